@@ -1,0 +1,7 @@
+# Thin names over dev.py; `python3 dev.py --help` says what each does. Options go in ARGS: make test ARGS="--fast -k lease"
+PYTHON ?= python3
+ARGS ?=
+
+.PHONY: up test check bench lock
+up test check bench lock:
+	@$(PYTHON) dev.py $@ $(ARGS)

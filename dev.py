@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Set up, run, check, test and measure Interlock from a checkout. Needs Python 3.11+ and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+if sys.version_info < (3, 11):  # noqa: UP036 - an old python3 gets a sentence, not a stack of errors
+    sys.exit(f"dev.py needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})")
+
+import fcntl
+import tomllib
+
+ROOT = Path(__file__).resolve().parent
+# The interpreter behind any virtual environment, which may be the very one that setup replaces.
+PYTHON = os.path.realpath(sys.executable)
+VENV = ROOT / ".venv"
+BIN = VENV / "bin"
+STAMP = VENV / "interlock-setup"
+RUN_LOCK = ROOT / "requirements" / "run.txt"
+TEST_INPUT = ROOT / "requirements" / "test.in"
+TEST_LOCK = ROOT / "requirements" / "test.txt"
+DATABASE = "interlock.db"
+
+UP_MESSAGE = """
+{database} is ready. There is no server, no dashboard and no worker yet: what exists so far is the store
+and the command line. From this directory, try:
+
+  {interlock} jobs add --help     add a job
+  {interlock} jobs list           list the jobs
+  {interlock} jobs show --help    show one job and its history
+"""
+
+
+class CommandFailed(Exception):
+    """A child command ended with something else than 0."""
+
+    def __init__(self, command: Sequence[str], code: int) -> None:
+        self.command, self.code = command, code
+        super().__init__(f"exit code {code} from: {shlex.join(command)}")
+
+
+def say(line: str) -> None:
+    print(f"== {line}", flush=True)
+
+
+def call(command: Sequence[str | Path], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> int:
+    """Run a command with our own output and answer its exit code, 128 + n if signal n ended it."""
+    words = [str(word) for word in command]
+    stdin = subprocess.DEVNULL if os.environ.get("CI") else None
+    try:
+        code = subprocess.call(words, cwd=cwd, env={**os.environ, **(env or {})}, stdin=stdin)
+    except OSError as error:
+        print(f"dev.py: cannot run {words[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    return code if code >= 0 else 128 - code
+
+
+def need(command: Sequence[str | Path], *, cwd: Path = ROOT) -> None:
+    """Run a command that must succeed before anything after it makes sense."""
+    code = call(command, cwd=cwd)
+    if code:
+        raise CommandFailed([str(word) for word in command], code)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let one process at a time change the environment of this checkout."""
+    handle = os.open(ROOT, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another dev.py to finish its setup")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def wanted_stamp() -> str:
+    """What the environment depends on; when any of it changes, the environment is made anew."""
+    lines = [f"python {sys.version.split()[0]} {PYTHON}", f"at {VENV}"]
+    for path in (ROOT / "pyproject.toml", RUN_LOCK, TEST_LOCK):
+        lines.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
+    return "\n".join(lines) + "\n"
+
+
+def setup() -> None:
+    """Make `.venv` from the hash-pinned requirements, unless it already matches them."""
+    with alone():
+        stamp = wanted_stamp()
+        if STAMP.is_file() and STAMP.read_text() == stamp:
+            return
+        began = time.monotonic()
+        uv = shutil.which("uv")
+        say(f"making .venv with {'uv' if uv else 'venv and pip'}, Python {sys.version.split()[0]}")
+        if VENV.exists():
+            shutil.rmtree(VENV)
+        install: list[str | Path]
+        if uv:
+            need([uv, "venv", "--quiet", "--python", PYTHON, VENV])
+            install = [uv, "pip", "install", "--quiet", "--python", BIN / "python"]
+        else:
+            need([PYTHON, "-m", "venv", VENV])
+            install = [BIN / "python", "-m", "pip", "install", "--quiet", "--no-input"]
+            install.append("--disable-pip-version-check")
+        pins = sum("==" in line for line in TEST_LOCK.read_text().splitlines())
+        say(f"installing {pins} pinned packages (up to a few minutes when nothing is cached)")
+        need([*install, "--require-hashes", "-r", TEST_LOCK])
+        say("installing interlock itself, editable")
+        need([*install, "--no-deps", "--no-build-isolation", "-e", ROOT])
+        STAMP.write_text(stamp)
+        say(f"environment ready after {time.monotonic() - began:.0f} s")
+
+
+def up() -> int:
+    """Bring a SQLite file in the current directory to the current schema and say what can be done with it."""
+    setup()
+    here = Path.cwd()
+    on_file = ["--database", f"sqlite:///{DATABASE}"]
+    for verb in ("migrate", "doctor"):
+        say(f"interlock {verb}")
+        need([BIN / "interlock", verb, *on_file], cwd=here)
+    interlock = os.path.relpath(BIN / "interlock", here)
+    print(UP_MESSAGE.format(database=here / DATABASE, interlock=interlock), flush=True)
+    return 0
+
+
+def check() -> int:
+    """Formatting, lint and types; all are run, the first failure is the answer."""
+    setup()
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        typed = [name for name in tomllib.load(file)["tool"]["mypy"]["files"] if (ROOT / name).exists()]
+    codes = []
+    for command in (["ruff", "format", "--check", "."], ["ruff", "check", "."], ["mypy", *typed]):
+        say(shlex.join(command))
+        codes.append(call([BIN / command[0], *command[1:]]))
+    return next(filter(None, codes), 0)
+
+
+def test(*, fast: bool, arguments: Sequence[str]) -> int:
+    """The checks, then every test; both are run, the first failure is the answer."""
+    setup()
+    checked = 0 if fast else check()
+    command = ["pytest", "-n", str(worker_count()), "--dist", "worksteal", *arguments]
+    say(shlex.join(command) + (" (fast)" if fast else ""))
+    tested = call([BIN / "python", "-m", *command], env={"INTERLOCK_TEST_FAST": "1"} if fast else None)
+    if checked and not tested:
+        say("tests passed, but the checks above failed")
+    return checked or tested
+
+
+def worker_count() -> int:
+    """Two at least, so that tests always run as they do elsewhere: beside each other."""
+    return min(max(2, os.cpu_count() or 2), 8)
+
+
+def bench(arguments: Sequence[str]) -> int:
+    setup()
+    say(shlex.join(["python", "-m", "bench", *arguments]))
+    return call([BIN / "python", "-m", "bench", *arguments])
+
+
+def lock(*, upgrade: bool) -> int:
+    """Write the requirement files anew; a uv from the package index serves if there is none here."""
+    with tempfile.TemporaryDirectory(prefix="interlock-lock-") as scratch:
+        uv: str | Path | None = shutil.which("uv")
+        if uv is None:
+            say("no uv here: getting one for this run")
+            need([PYTHON, "-m", "venv", scratch])
+            need([Path(scratch) / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "uv"])
+            uv = Path(scratch) / "bin" / "uv"
+        settle = [uv, "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
+        settle += ["--generate-hashes", "--no-header", "--no-annotate"]
+        settle += ["--no-emit-index-url", "--no-emit-find-links"]
+        if upgrade:
+            settle.append("--upgrade")
+        # Relative names, and run.txt first: test.in builds on it.
+        for source, target in (
+            (["pyproject.toml", "--extra", "all"], RUN_LOCK.relative_to(ROOT)),
+            ([str(TEST_INPUT.relative_to(ROOT))], TEST_LOCK.relative_to(ROOT)),
+        ):
+            say(f"settling {target}")
+            need([*settle, *source, "--output-file", target])
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="dev.py", description=__doc__, allow_abbrev=False)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, summary: str, *, passes_on: str = "") -> argparse.ArgumentParser:
+        note = f" Other arguments go to {passes_on}." if passes_on else ""
+        return commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.{note}", allow_abbrev=False
+        )
+
+    add("setup", "make .venv from the hash-pinned requirements; does nothing when it is current")
+    add("up", f"set up, then prepare {DATABASE} in the current directory and say what to try")
+    tests = add("test", "set up, then run the checks and every test", passes_on="pytest")
+    tests.add_argument("--fast", action="store_true", help="no checks, and the short form of long tests")
+    add("check", "set up, then check formatting, lint and types")
+    add("bench", "set up, then run the benchmarks", passes_on="`python -m bench`")
+    locks = add("lock", "write the hash-pinned requirement files anew (needs the network)")
+    locks.add_argument("--upgrade", action="store_true", help="move every pin to the newest version")
+    return top
+
+
+def run(command: str, options: argparse.Namespace, passed_on: Sequence[str]) -> int:
+    if command == "up":
+        return up()
+    if command == "test":
+        return test(fast=options.fast, arguments=passed_on)
+    if command == "check":
+        return check()
+    if command == "bench":
+        return bench(passed_on)
+    if command == "lock":
+        return lock(upgrade=options.upgrade)
+    setup()
+    say("environment is current")
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    options, passed_on = parser().parse_known_args(argv)
+    if passed_on[:1] == ["--"]:
+        del passed_on[0]
+    if passed_on and options.command not in ("test", "bench"):
+        parser().error(f"{options.command} does not take: {shlex.join(passed_on)}")
+    try:
+        return run(options.command, options, passed_on)
+    except CommandFailed as failure:
+        print(f"dev.py: {failure}", file=sys.stderr)
+        return failure.code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

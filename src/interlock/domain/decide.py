@@ -1,0 +1,342 @@
+"""What becomes of a job: pure decisions over what was read under its lock.
+
+Every change that has a choice in it (retry or dead letter, cancel now or later) is an order. A store reads the standing
+of the job under a row lock, asks `decide`, and writes the change; both engines therefore do the same.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from interlock.domain import principal
+from interlock.domain.job import MAX_RELEASES, HistoryRow, Receipt
+from interlock.domain.lifecycle import TERMINAL, Status, Verb
+from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
+from interlock.errors import AlreadyFinished, Error, LeaseLost, NoCancelRequested, NotRunning
+
+
+class Standing(NamedTuple):
+    """The part of a job that decisions look at."""
+
+    id: str
+    status: Status
+    attempt: int
+    max_attempts: int
+    version: int
+    fence: int
+    worker: str | None
+    run_at: int
+    deadline: int | None
+    lease_expires_at: int | None
+    run_started_at: int | None
+    timeout_seconds: float | None
+    backoff: str | None
+    expiry_delay_seconds: float | None
+    releases: int
+    cancel_requested_at: int | None
+    cancel_reason: str | None
+    error: str | None
+
+
+class Change(NamedTuple):
+    """A decided move; None leaves a field as it is."""
+
+    id: str
+    version: int  # the one it was decided on
+    status: Status
+    verb: Verb
+    actor: str
+    attempt: int
+    releases: int
+    reason: str | None = None
+    metadata: str | None = None  # JSON
+    run_at: int | None = None
+    error: str | None = None  # JSON
+    cancel_requested_at: int | None = None
+    cancel_reason: str | None = None
+    children: tuple[str, ...] = ()
+    result: str | None = None  # JSON
+    result_summary: str | None = None
+    usage: str | None = None  # JSON
+    sanitized: bool = False
+
+
+class Complete(NamedTuple):
+    """A worker's success report; result and usage are JSON."""
+
+    id: str
+    fence: int
+    worker: str
+    result: str | None = None
+    result_summary: str | None = None
+    usage: str | None = None
+    sanitized: bool = False
+    verb: Verb = Verb.COMPLETE
+
+
+class Fail(NamedTuple):
+    """A worker's failure report; error is JSON with message, kind and details."""
+
+    id: str
+    fence: int
+    worker: str
+    error: str
+    retryable: bool = True
+    retry_after_seconds: float | None = None
+    sanitized: bool = False
+    verb: Verb = Verb.FAIL
+
+
+class Release(NamedTuple):
+    """A worker hands the job back on purpose: now, at a time, after a delay, or when named children have ended."""
+
+    id: str
+    fence: int
+    worker: str
+    reason: str | None = None
+    run_at: int | None = None
+    delay_seconds: float | None = None
+    children: tuple[str, ...] = ()
+    verb: Verb = Verb.RELEASE
+
+
+class CancelAck(NamedTuple):
+    """A worker has stopped because a cancel was requested."""
+
+    id: str
+    fence: int
+    worker: str
+    verb: Verb = Verb.CANCEL_ACK
+
+
+class Cancel(NamedTuple):
+    """Somebody wants the job stopped: at once unless it runs, and then by request or by force."""
+
+    id: str
+    actor: str
+    reason: str | None = None
+    force: bool = False
+    verb: Verb = Verb.CANCEL
+
+
+class Revoke(NamedTuple):
+    """Somebody ends a lease now, as if it had expired."""
+
+    id: str
+    actor: str
+    reason: str | None = None
+    verb: Verb = Verb.REVOKE
+
+
+class Expire(NamedTuple):
+    """The clock says that a lease has run out."""
+
+    id: str
+    verb: Verb = Verb.EXPIRE
+
+
+class PassDeadline(NamedTuple):
+    """The clock says that a job may no longer start."""
+
+    id: str
+    verb: Verb = Verb.PASS_DEADLINE
+
+
+Finish = Complete | Fail | Release | CancelAck
+Order = Finish | Cancel | Revoke | Expire | PassDeadline
+
+
+class Unchanged(NamedTuple):
+    """Nothing to do: the job already is as the order wants it, or the clock was wrong."""
+
+
+def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | Unchanged | Error:
+    """What the order does to a job in this standing; chance is a random number in [0, 1)."""
+    match order:
+        case Complete() | Fail() | Release() | CancelAck():
+            if not holds(job, order.fence, order.worker):
+                return LeaseLost(order.id, order.fence)
+            return _finish(order, job, now, chance)
+        case Cancel():
+            return _cancel(order, job, now)
+        case Revoke():
+            if job.status is not Status.RUNNING:
+                return AlreadyFinished(job.id, f"it is {job.status}, nobody holds it")
+            return _lose_lease(order.verb, order.actor, "revoked", order.reason, job, now)
+        case Expire():
+            if job.status is not Status.RUNNING or job.lease_expires_at is None or job.lease_expires_at > now:
+                return Unchanged()
+            kind = "timeout" if _timed_out(job, now) else "lease_expired"
+            return _lose_lease(order.verb, principal.system("sweep"), kind, kind, job, now)
+        case PassDeadline():
+            return _pass_deadline(order, job, now)
+
+
+def holds(job: Standing, fence: int, worker: str) -> bool:
+    """Whether this worker's grant is the current one."""
+    return job.status is Status.RUNNING and job.fence == fence and job.worker == worker
+
+
+def answer_repeat(ended: HistoryRow | None, verb: Verb | None, job_id: str, fence: int, worker: str) -> Receipt | Error:
+    """What to say to a worker whose grant is over: the row that ended it decides.
+
+    The same verb again gets the same receipt; verb None means a heartbeat or checkpoint.
+    """
+    if ended is None or not ended.ended_by_worker or ended.actor != principal.worker(worker):
+        return LeaseLost(job_id, fence)
+    if verb is None:
+        return NotRunning(job_id, fence)
+    if ended.verb != verb:
+        return AlreadyFinished(job_id, f"by {ended.verb}")
+    return receipt_of(ended)
+
+
+def receipt_of(row: HistoryRow) -> Receipt:
+    """The receipt a history row stands for."""
+    facts = json.loads(row.metadata) if row.metadata else {}
+    return Receipt(
+        id=row.job_id,
+        fence=row.fence,
+        status=row.to_status,
+        attempt=facts.get("attempt", row.attempt),
+        version=row.version,
+        run_at=facts.get("run_at"),
+        finished_at=row.at if row.to_status in TERMINAL else None,
+    )
+
+
+def error_text(message: str, kind: str) -> str:
+    """An error of our own making, as stored."""
+    return json.dumps({"message": message, "kind": kind}, separators=(",", ":"))
+
+
+def _finish(order: Finish, job: Standing, now: int, chance: float) -> Change | Error:
+    actor = principal.worker(order.worker)
+    if isinstance(order, Complete):
+        return _change(job, Status.SUCCEEDED, order.verb, actor)._replace(
+            result=order.result, result_summary=order.result_summary, usage=order.usage, sanitized=order.sanitized
+        )
+    if isinstance(order, CancelAck):
+        if job.cancel_requested_at is None:
+            return NoCancelRequested(job.id)
+        return _cancelled(job, order.verb, actor)
+    if isinstance(order, Fail) and not order.retryable:
+        return _change(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
+    if job.cancel_requested_at is not None:
+        return _cancelled(job, order.verb, actor)
+    if isinstance(order, Fail):
+        backoff = Backoff.from_text(job.backoff) if job.backoff else DEFAULT_BACKOFF
+        delay = after_failure(backoff, job.attempt, chance, order.retry_after_seconds)
+        change = _try_again(job, order.verb, actor, None, order.error, now + delay)
+        return change._replace(sanitized=order.sanitized)
+    if job.releases >= MAX_RELEASES:
+        error = error_text(f"released more than {MAX_RELEASES} times", "too_many_releases")
+        return _try_again(job, order.verb, actor, order.reason, error, now + DEFAULT_BACKOFF.delay(job.attempt, chance))
+    if order.delay_seconds is not None:
+        run_at = now + round(order.delay_seconds * SECOND)
+    else:
+        run_at = now if order.run_at is None else max(order.run_at, now)
+    change = _change(job, Status.QUEUED, order.verb, actor, order.reason, run_at=run_at, facts={"run_at": run_at})
+    return change._replace(releases=job.releases + 1, children=order.children)
+
+
+def _cancel(order: Cancel, job: Standing, now: int) -> Change | Unchanged | Error:
+    if job.status is Status.CANCELLED:
+        return Unchanged()
+    if job.status in TERMINAL:
+        return AlreadyFinished(job.id, f"it has ended as {job.status}")
+    if job.status is not Status.RUNNING or order.force:
+        return _change(
+            job, Status.CANCELLED, order.verb, order.actor, order.reason,
+            facts={"why": order.reason}, cancel_requested_at=job.cancel_requested_at or now,
+            cancel_reason=order.reason or job.cancel_reason,
+        )  # fmt: skip
+    if job.cancel_requested_at is not None:
+        return Unchanged()
+    return _change(
+        job, Status.RUNNING, order.verb, order.actor, order.reason,
+        facts={"why": order.reason}, cancel_requested_at=now, cancel_reason=order.reason,
+    )  # fmt: skip
+
+
+def _cancelled(job: Standing, verb: Verb, actor: str) -> Change:
+    return _change(job, Status.CANCELLED, verb, actor, job.cancel_reason, facts={"why": job.cancel_reason})
+
+
+def _lose_lease(verb: Verb, actor: str, kind: str, reason: str | None, job: Standing, now: int) -> Change:
+    if job.cancel_requested_at is not None:
+        return _cancelled(job, verb, actor)
+    message = {
+        "timeout": f"the run took longer than {job.timeout_seconds} s",
+        "lease_expired": f"worker {job.worker} was not heard of until its lease ran out",
+        "revoked": f"the lease of worker {job.worker} was revoked",
+    }[kind]
+    run_at = now + after_expiry(job.expiry_delay_seconds)
+    return _try_again(job, verb, actor, reason, error_text(message, kind), run_at)
+
+
+def _try_again(job: Standing, verb: Verb, actor: str, reason: str | None, error: str, run_at: int) -> Change:
+    if job.attempt >= job.max_attempts:
+        return _change(job, Status.DEAD_LETTER, verb, actor, reason, error=error)
+    facts = {"attempt": job.attempt + 1, "run_at": run_at}
+    change = _change(job, Status.RETRY, verb, actor, reason, error=error, run_at=run_at, facts=facts)
+    return change._replace(attempt=job.attempt + 1)
+
+
+def _pass_deadline(order: PassDeadline, job: Standing, now: int) -> Change | Unchanged:
+    if job.deadline is None or job.deadline > now:
+        return Unchanged()
+    actor = principal.system("sweep")
+    if job.status is Status.QUEUED:
+        return _change(
+            job, Status.CANCELLED, order.verb, actor, "deadline",
+            facts={"why": "deadline"}, cancel_requested_at=now, cancel_reason="deadline",
+        )  # fmt: skip
+    if job.status in (Status.RETRY, Status.WAITING_FOR_APPROVAL):
+        error = error_text("the deadline passed before the next run could start", "deadline")
+        return _change(job, Status.FAILED, order.verb, actor, "deadline", error=error)
+    return Unchanged()
+
+
+def _timed_out(job: Standing, now: int) -> bool:
+    if job.timeout_seconds is None or job.run_started_at is None:
+        return False
+    return job.run_started_at + round(job.timeout_seconds * SECOND) <= now
+
+
+def _change(
+    job: Standing,
+    status: Status,
+    verb: Verb,
+    actor: str,
+    reason: str | None = None,
+    *,
+    facts: dict[str, object] | None = None,
+    error: str | None = None,
+    run_at: int | None = None,
+    cancel_requested_at: int | None = None,
+    cancel_reason: str | None = None,
+    sanitized: bool = False,
+) -> Change:
+    """A change whose metadata is the facts, with the error in front as it was reported."""
+    parts = [] if error is None else [f'"error":{error}']
+    if facts:
+        parts.append(json.dumps(facts, separators=(",", ":"))[1:-1])
+    return Change(
+        id=job.id,
+        version=job.version,
+        status=status,
+        verb=verb,
+        actor=actor,
+        attempt=job.attempt,
+        releases=job.releases,
+        reason=reason,
+        metadata="{" + ",".join(parts) + "}" if parts else None,
+        run_at=run_at,
+        error=error,
+        cancel_requested_at=cancel_requested_at,
+        cancel_reason=cancel_reason,
+        sanitized=sanitized,
+    )
+

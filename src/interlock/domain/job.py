@@ -1,0 +1,201 @@
+"""The job record, what is told about it, and the values that go in and out of the verbs.
+
+Times are whole microseconds since 1970, UTC. Fields named as JSON hold exact JSON text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from interlock.domain.lifecycle import FINISHES, Location, Status, Verb, locate
+from interlock.errors import Error
+
+MAX_ATTEMPTS: Final = 100
+DEFAULT_MAX_ATTEMPTS: Final = 3
+MAX_RELEASES: Final = 1000
+
+
+class Job(NamedTuple):
+    """A job as it is now. In lists payload, result, checkpoint and error details stay behind (None)."""
+
+    tenant: str
+    id: str
+    seq: int
+    type: str
+    status: Status
+    priority: int
+    payload: str | None  # JSON
+    headers: str | None  # JSON map
+    traceparent: str | None
+    tags: Sequence[str]
+    agent_kind: str | None
+    agent_id: str | None
+    affinity_key: str | None
+    repository: str | None
+    requires: Sequence[str]
+    idempotency_key: str | None
+    webhook: str | None
+    parent_id: str | None
+    redrive_of: str | None
+    created_by: str
+    requested_by: str | None
+    run_at: int
+    deadline: int | None
+    timeout_seconds: float | None
+    backoff: str | None  # JSON
+    expiry_delay_seconds: float | None
+    attempt: int
+    max_attempts: int
+    worker: str | None
+    fence: int
+    lease_expires_at: int | None
+    heartbeat_at: int | None
+    gate_id: str | None
+    awaiting: Sequence[str]
+    cancel_requested_at: int | None
+    cancel_reason: str | None
+    checkpoint: str | None  # JSON
+    checkpoint_seq: int | None
+    usage: str | None  # JSON
+    result: str | None  # JSON
+    result_summary: str | None
+    error: str | None  # JSON
+    sanitized: bool
+    version: int
+    releases: int
+    created_at: int
+    updated_at: int
+    started_at: int | None
+    run_started_at: int | None
+    finished_at: int | None
+
+    def location(self, now: int) -> Location:
+        return locate(self.status, run_at=self.run_at, now=now, awaits=bool(self.awaiting))
+
+    @property
+    def retry_count(self) -> int:
+        return self.attempt - 1
+
+
+class NewJob(NamedTuple):
+    """A job to be enqueued, checked and complete."""
+
+    id: str
+    type: str
+    payload: str = "{}"  # JSON
+    priority: int = 0
+    run_at: int | None = None  # None means now
+    delay_seconds: float | None = None
+    deadline: int | None = None
+    timeout_seconds: float | None = None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    backoff: str | None = None  # JSON
+    expiry_delay_seconds: float | None = None
+    headers: str | None = None  # JSON map
+    traceparent: str | None = None
+    tags: tuple[str, ...] = ()
+    agent_kind: str | None = None
+    agent_id: str | None = None
+    affinity_key: str | None = None
+    repository: str | None = None
+    requires: tuple[str, ...] = ()
+    idempotency_key: str | None = None
+    body_sha256: bytes | None = None
+    webhook: str | None = None
+    parent_id: str | None = None
+    redrive_of: str | None = None
+    created_by: str = "user:local"
+    requested_by: str | None = None
+
+
+class Enqueued(NamedTuple):
+    """The answer to an enqueue: which job it is, and whether it was there before."""
+
+    id: str
+    seq: int
+    replayed: bool
+
+
+class Checkpoint(NamedTuple):
+    """Progress saved by the current holder, newer than what is there."""
+
+    id: str
+    fence: int
+    worker: str
+    seq: int
+    data: str  # JSON
+    sanitized: bool = False
+
+
+class Beat(NamedTuple):
+    """A sign of life; without lease_seconds the lease is extended by its own length."""
+
+    id: str
+    fence: int
+    worker: str
+    lease_seconds: float | None = None
+    checkpoint: Checkpoint | None = None
+
+
+class Pulse(NamedTuple):
+    """The answer to a heartbeat: how long the lease holds, and whether somebody wants the work stopped."""
+
+    id: str
+    lease_expires_at: int
+    cancel_requested: bool
+    cancel_reason: str | None
+    paused: bool
+
+
+class Receipt(NamedTuple):
+    """What a change did to a job, read from the history row it wrote."""
+
+    id: str
+    fence: int
+    status: Status
+    attempt: int
+    version: int
+    run_at: int | None
+    finished_at: int | None
+
+
+class HistoryRow(NamedTuple):
+    """One transition, as the database wrote it."""
+
+    job_id: str
+    version: int
+    from_status: Status | None
+    to_status: Status
+    verb: Verb
+    actor: str
+    attempt: int
+    fence: int
+    reason: str | None
+    metadata: str | None  # JSON
+    at: int
+    hash: bytes
+
+    @property
+    def ended_by_worker(self) -> bool:
+        return self.verb in FINISHES
+
+
+class Refused(NamedTuple):
+    """One item of a batch that was not done, and why."""
+
+    error: Error
+
+
+class Filter(NamedTuple):
+    """Which jobs a list shows."""
+
+    statuses: tuple[Status, ...] = ()
+    type: str | None = None
+    worker: str | None = None
+    parent_id: str | None = None
+    tags: tuple[str, ...] = ()
+    created_after: int | None = None
+    created_before: int | None = None
+    before_seq: int | None = None
+    limit: int = 50

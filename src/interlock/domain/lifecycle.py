@@ -1,0 +1,99 @@
+"""The statuses of a job and every legal move between them: the one table all guards are held equal to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class Status(StrEnum):
+    QUEUED = "queued"
+    RETRY = "retry"
+    WAITING_FOR_APPROVAL = "waiting_for_approval"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DEAD_LETTER = "dead_letter"
+    CANCELLED = "cancelled"
+
+
+class Verb(StrEnum):
+    """What moved a job; kept in its history."""
+
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    RELEASE = "release"
+    OPEN_GATE = "open_gate"
+    DECIDE = "decide"
+    CANCEL = "cancel"
+    CANCEL_ACK = "cancel_ack"
+    REVOKE = "revoke"
+    EXPIRE = "expire"
+    PASS_DEADLINE = "pass_deadline"
+    EDIT = "edit"
+
+
+class Location(StrEnum):
+    """Where a job is found, derived from its status, its time and what it waits for."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    BLOCKED = "blocked"
+    IN_PROGRESS = "in_progress"
+    DEAD_LETTER = "dead_letter"
+    NONE = "none"
+
+
+TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED})
+CLAIMABLE: Final = frozenset({Status.QUEUED, Status.RETRY})
+
+# The verbs by which a worker itself ends its grant; any other end means that the lease was taken away.
+FINISHES: Final = frozenset({Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.OPEN_GATE, Verb.CANCEL_ACK})
+
+EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
+    (None, Status.QUEUED): frozenset({Verb.ENQUEUE}),
+    (Status.QUEUED, Status.QUEUED): frozenset({Verb.EDIT}),
+    (Status.QUEUED, Status.RUNNING): frozenset({Verb.CLAIM}),
+    (Status.QUEUED, Status.CANCELLED): frozenset({Verb.CANCEL, Verb.PASS_DEADLINE}),
+    (Status.RETRY, Status.RETRY): frozenset({Verb.EDIT}),
+    (Status.RETRY, Status.RUNNING): frozenset({Verb.CLAIM}),
+    (Status.RETRY, Status.FAILED): frozenset({Verb.PASS_DEADLINE}),
+    (Status.RETRY, Status.CANCELLED): frozenset({Verb.CANCEL}),
+    (Status.RUNNING, Status.RUNNING): frozenset({Verb.CANCEL}),
+    (Status.RUNNING, Status.SUCCEEDED): frozenset({Verb.COMPLETE}),
+    (Status.RUNNING, Status.FAILED): frozenset({Verb.FAIL}),
+    (Status.RUNNING, Status.RETRY): frozenset({Verb.FAIL, Verb.RELEASE, Verb.EXPIRE, Verb.REVOKE}),
+    (Status.RUNNING, Status.DEAD_LETTER): frozenset({Verb.FAIL, Verb.RELEASE, Verb.EXPIRE, Verb.REVOKE}),
+    (Status.RUNNING, Status.QUEUED): frozenset({Verb.RELEASE}),
+    (Status.RUNNING, Status.WAITING_FOR_APPROVAL): frozenset({Verb.OPEN_GATE}),
+    (Status.RUNNING, Status.CANCELLED): frozenset(
+        {Verb.CANCEL_ACK, Verb.CANCEL, Verb.FAIL, Verb.RELEASE, Verb.EXPIRE, Verb.REVOKE}
+    ),
+    (Status.WAITING_FOR_APPROVAL, Status.QUEUED): frozenset({Verb.DECIDE}),
+    (Status.WAITING_FOR_APPROVAL, Status.FAILED): frozenset({Verb.DECIDE, Verb.EXPIRE, Verb.PASS_DEADLINE}),
+    (Status.WAITING_FOR_APPROVAL, Status.CANCELLED): frozenset({Verb.CANCEL}),
+}
+
+
+def is_legal(origin: Status | None, target: Status) -> bool:
+    """Whether a job may move from one status to another; from None it is born."""
+    return (origin, target) in EDGES
+
+
+def locate(status: Status, *, run_at: int, now: int, awaits: bool) -> Location:
+    """Where a job with these facts is found."""
+    match status:
+        case Status.RUNNING:
+            return Location.IN_PROGRESS
+        case Status.DEAD_LETTER:
+            return Location.DEAD_LETTER
+        case Status.SUCCEEDED | Status.FAILED | Status.CANCELLED:
+            return Location.NONE
+        case Status.WAITING_FOR_APPROVAL:
+            return Location.BLOCKED
+        case _ if awaits:
+            return Location.BLOCKED
+        case _:
+            return Location.DELAYED if run_at > now else Location.READY

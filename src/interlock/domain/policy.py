@@ -1,0 +1,93 @@
+"""Who may claim what: a worker's policy, what one claim asks for, and when a job fits."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from interlock.domain.text import is_visible_name
+from interlock.errors import Invalid
+
+Names = frozenset[str]
+ANY = "*"
+
+
+class Policy(NamedTuple):
+    """What a worker's credential allows; None means any, and an absent list of capabilities means none."""
+
+    types: Names | None = None
+    repositories: Names | None = None
+    capabilities: Names = frozenset()
+
+
+class ClaimAsk(NamedTuple):
+    """One request for work, already narrowed to what the worker's policy allows."""
+
+    worker: str
+    types: Names | None = None
+    repositories: Names | None = None
+    capabilities: Names = frozenset()
+    affinity_keys: Names | None = frozenset()
+    limit: int = 1
+    lease_seconds: float = 60.0
+    claim_id: str | None = None
+
+    def same_filter(self, other: ClaimAsk) -> bool:
+        """Whether two asks want the same jobs in the same way, so that one statement can serve both."""
+        return self.claim_id is None and self._replace(limit=other.limit) == other
+
+
+def narrow(ask: ClaimAsk, policy: Policy) -> ClaimAsk:
+    """The ask cut down to the policy: a claim narrows, never widens."""
+    return ask._replace(
+        types=_within(ask.types, policy.types),
+        repositories=_within(ask.repositories, policy.repositories),
+        capabilities=ask.capabilities & policy.capabilities,
+    )
+
+
+def fits(
+    ask: ClaimAsk, *, type: str, requires: Iterable[str], repository: str | None, affinity_key: str | None
+) -> bool:
+    """Whether this ask may be given a job with these needs."""
+    return (
+        (ask.types is None or type in ask.types)
+        and ask.capabilities.issuperset(requires)
+        and (repository is None or ask.repositories is None or repository in ask.repositories)
+        and (affinity_key is None or ask.affinity_keys is None or affinity_key in ask.affinity_keys)
+    )
+
+
+def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
+    """Trimmed, visible, unique names in sorted order, or Invalid."""
+    cleaned = set()
+    for value in values:
+        name = value.strip() if isinstance(value, str) else ""
+        if not is_visible_name(name):
+            raise Invalid(f"{what} must be 1 to 200 visible characters each, not {value!r}", pointer=f"/{what}")
+        if name in cleaned:
+            raise Invalid(f"{what} names {name!r} twice", pointer=f"/{what}")
+        cleaned.add(name)
+    return tuple(sorted(cleaned))
+
+
+def repository(value: str) -> str:
+    """The one spelling under which a repository is stored and matched; case counts, nothing is a prefix."""
+    name = unicodedata.normalize("NFC", value.strip()).rstrip("/").removesuffix(".git").rstrip("/")
+    if not is_visible_name(name):
+        raise Invalid(f"{value!r} is not the name of a repository", pointer="/repository")
+    return name
+
+
+def any_or(values: Sequence[str] | None, *, what: str) -> Names | None:
+    """A list of names as a filter; absent or ["*"] means any, an empty list none."""
+    if values is None or list(values) == [ANY]:
+        return None
+    return frozenset(names(values, what=what))
+
+
+def _within(asked: Names | None, allowed: Names | None) -> Names | None:
+    if asked is None:
+        return allowed
+    return asked if allowed is None else asked & allowed

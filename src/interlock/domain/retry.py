@@ -1,0 +1,75 @@
+"""When a job is tried again, and whether."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple
+
+from interlock.errors import Invalid
+
+SECOND: Final = 1_000_000
+DAY: Final = 86_400 * SECOND
+SHORTEST_DELAY: Final = SECOND // 10
+LONGEST_RETRY_AFTER_SECONDS: Final = 30 * 86_400
+
+KINDS: Final = ("fixed", "linear", "exponential", "full_jitter", "equal_jitter")
+
+
+class Backoff(NamedTuple):
+    """How the delay before another try grows with the attempts."""
+
+    kind: str = "full_jitter"
+    base_seconds: float = 1.0
+    max_seconds: float = 300.0
+    multiplier: float = 2.0
+
+    def delay(self, attempt: int, chance: float) -> int:
+        """Microseconds to wait after this attempt failed; chance is a random number in [0, 1)."""
+        if self.kind == "fixed":
+            seconds = self.base_seconds
+        elif self.kind == "linear":
+            seconds = self.base_seconds * attempt
+        else:
+            try:
+                seconds = self.base_seconds * self.multiplier ** (attempt - 1)
+            except OverflowError:
+                seconds = self.max_seconds
+        seconds = min(seconds, self.max_seconds)
+        if self.kind == "full_jitter":
+            seconds *= chance
+        elif self.kind == "equal_jitter":
+            seconds *= 0.5 + 0.5 * chance
+        return max(round(seconds * SECOND), SHORTEST_DELAY)
+
+    def to_text(self) -> str:
+        """The policy as the JSON text that is stored with a job."""
+        return json.dumps(self._asdict(), separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Backoff:
+        return cls(**json.loads(text))
+
+    def check(self) -> Backoff:
+        """Itself, or Invalid that names the field at fault."""
+        if self.kind not in KINDS:
+            raise Invalid(f"backoff kind {self.kind!r} is none of {', '.join(KINDS)}", pointer="/backoff/kind")
+        for name, low, high in (("base_seconds", 0, 86_400), ("max_seconds", 0, 30 * 86_400), ("multiplier", 1, 100)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                raise Invalid(f"backoff {name} must be a number from {low} to {high}", pointer=f"/backoff/{name}")
+        return self
+
+
+DEFAULT_BACKOFF: Final = Backoff()
+
+
+def after_failure(backoff: Backoff, attempt: int, chance: float, retry_after_seconds: float | None) -> int:
+    """Microseconds until the next try; what the provider said beats the policy."""
+    if retry_after_seconds is None:
+        return backoff.delay(attempt, chance)
+    return max(round(retry_after_seconds * SECOND), SHORTEST_DELAY)
+
+
+def after_expiry(delay_seconds: float | None) -> int:
+    """Microseconds until the next try after a lease ran out; none unless the job asks for some."""
+    return round((delay_seconds or 0.0) * SECOND)

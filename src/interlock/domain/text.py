@@ -1,0 +1,237 @@
+"""The guard over JSON text sent by users: it is judged here once and then kept byte for byte."""
+
+import json
+import math
+import re
+import unicodedata
+from itertools import accumulate, count
+from operator import sub
+from typing import NoReturn
+
+from interlock.errors import Invalid, Malformed, TooLarge
+
+MAX_DEPTH = 64
+
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_SPACE = " \t\n\r"
+_POINTER_MAX = 1000
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_REPLACEMENT = "\ufffd"
+# For the flattened text of a well-formed document only: there every backslash starts an escape and four hex
+# digits follow each "u", so whether an escape stands alone can be told from its two neighbours.
+_LONE_ESCAPE = re.compile(
+    r"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|[c-fC-F]..(?<!\\u[dD][89abAB]..\\u[dD][c-fC-F]..))"
+)
+# For flattened text too: there a quote always opens or closes a string.
+_TOKEN = re.compile(r'"[^"]*"|[\[\]{},]|[^\s"\[\]{},:]+')
+
+# Brackets become steps (2 for an opening one, 0 for a closing one), quotes stay, the rest is deleted.
+_STEPS = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
+_NO_STEP = bytes(set(range(256)) - set(b'[{]}"'))
+
+_NO_NAME = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_UNSEEN = frozenset({"Cf", "Co", "Cn", "Zs"})
+
+_Path = list[str | int | None]
+
+
+class _Refused(ValueError):
+    """A value that the JSON module reads but this module does not take."""
+
+
+def _pairs(pairs: list[tuple[str, object]]) -> None:
+    """Refuse an object in which two keys are equal."""
+    if len(dict(pairs)) != len(pairs):
+        raise _Refused
+
+
+def _int(digits: str) -> None:
+    """Refuse an integer outside 64 bits, without ever converting a long one."""
+    if len(digits) > 18 and not (len(digits) <= 20 and _INT_MIN <= int(digits) <= _INT_MAX):
+        raise _Refused
+
+
+def _float(digits: str) -> None:
+    """Refuse a number that no double can hold."""
+    if math.isinf(float(digits)):
+        raise _Refused
+
+
+def _constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which are not JSON."""
+    raise _Refused
+
+
+# The hooks return nothing: only the verdict is wanted, so that values are freed while the text is read.
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_int=_int, parse_float=_float, parse_constant=_constant
+)
+_SYNTAX = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+
+
+def check(text: str | bytes, *, what: str, limit: int) -> str:
+    """Return the very same text, or raise because it is too large, not JSON or not the same everywhere."""
+    known, odd = _read(text, what, limit)
+    _judge(known, what, lone=True)
+    if odd or _has_lone_escape(known):
+        raise _explain(known, what, lone=True)
+    return known
+
+
+def mend(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
+    """Check like `check`, but replace lone surrogates by U+FFFD and tell whether there were any."""
+    # Keys are compared as sent: those that only mending makes equal all stay in the text, in their order, and
+    # most readers take the last. Refusing would lose a finish, and renaming would change more than surrogates
+    # and could push the text over its limit; as it is, each replacement has the size of what it replaces.
+    known, odd = _read(text, what, limit)
+    _judge(known, what, lone=False)
+    mended = odd
+    if _has_lone_escape(known):
+        mended = True
+        pieces: list[str] = []
+        start = 0
+        for match in _LONE_ESCAPE.finditer(_flatten(known)):
+            pieces += known[start : match.start()], "\\ufffd"
+            start = match.end()
+        known = "".join(pieces) + known[start:]
+    return (_SURROGATE.sub(_REPLACEMENT, known) if odd else known), mended
+
+
+def mend_text(value: str) -> tuple[str, bool]:
+    """Replace the lone surrogates of a plain string by U+FFFD and tell whether there were any."""
+    if value.isascii():
+        return value, False
+    mended, times = _SURROGATE.subn(_REPLACEMENT, value)
+    return mended, times > 0
+
+
+def is_visible_name(value: str, *, limit: int = 200) -> bool:
+    """Tell whether a string can serve as a name: short, on one line, not padded, with something to see."""
+    if not 1 <= len(value) <= limit or value != value.strip():
+        return False
+    if value.isascii():
+        return value.isprintable()
+    # Joiners and the like are part of real names, so they are only refused where nothing else is there.
+    categories = set(map(unicodedata.category, value))
+    return categories.isdisjoint(_NO_NAME) and not categories <= _UNSEEN
+
+
+def _read(text: str | bytes, what: str, limit: int) -> tuple[str, bool]:
+    """Return the text as a string and whether it has raw surrogates, having measured it in UTF-8."""
+    odd = False
+    if isinstance(text, bytes) or text.isascii():
+        size = len(text)
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            odd = True
+            size = len(text.encode(errors="surrogatepass"))
+    if size > limit:
+        raise TooLarge(what, size, limit)
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            raise Malformed(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
+    if text.startswith("\ufeff"):
+        raise Malformed(f"{what} starts with a byte order mark")
+    return text, odd
+
+
+def _judge(text: str, what: str, *, lone: bool) -> None:
+    """Refuse everything but surrogates; `lone` tells the explanation whether to look for those as well."""
+    # Depth 65 takes 65 brackets of each kind, so most texts need no count and few others a closer look.
+    if (
+        len(text) > 2 * MAX_DEPTH
+        and text.count("[") + text.count("{") > MAX_DEPTH
+        and _depth(text) > MAX_DEPTH
+    ):
+        raise Malformed(f"{what} is nested deeper than {MAX_DEPTH} levels")
+    body = text.strip(_SPACE)
+    try:
+        # Faster than decode(), whose two searches for whitespace cost as much as reading a small object.
+        _, end = _STRICT.raw_decode(body)
+    except ValueError:
+        raise _explain(text, what, lone=lone) from None
+    if end != len(body):
+        raise _explain(text, what, lone=lone)
+
+
+def _flatten(text: str) -> str:
+    """Blank out escaped backslashes and quotes, with every other character staying at its place."""
+    # A run of backslashes starts at an escape, hence replacing pairs from the left meets whole escapes only.
+    return text.replace("\\\\", "__").replace('\\"', "__") if "\\" in text else text
+
+
+def _depth(text: str) -> int:
+    """Return how deep the brackets outside strings nest, at least up to the first syntax error."""
+    # Neighbouring quotes hold nothing that counts between them, and taking both away keeps the parity.
+    steps = _flatten(text).encode(errors="surrogatepass").translate(_STEPS, _NO_STEP).replace(b'""', b"")
+    if b'"' in steps:
+        steps = b"".join(steps.split(b'"')[::2])
+    return max(map(sub, accumulate(steps), count(1)), default=0)
+
+
+def _has_lone_escape(text: str) -> bool:
+    """Tell whether a well-formed text has an escape of a surrogate that is not half of a pair."""
+    return (
+        "\\" in text
+        and ("\\ud" in text or "\\uD" in text)
+        and _LONE_ESCAPE.search(_flatten(text)) is not None
+    )
+
+
+def _explain(text: str, what: str, *, lone: bool) -> Malformed | Invalid:
+    """Return the error for a refused text: its syntax error, or else the first offence and where it is."""
+    try:
+        _SYNTAX.decode(text)
+    except json.JSONDecodeError as error:
+        return Malformed(f"{what} is not JSON: {error}")
+    # One step and one set per open container: the key or the index it is at (None: a key comes next), and the
+    # keys it had so far (None: an array).
+    path: _Path = []
+    keys: list[set[str] | None] = []
+    for match in _TOKEN.finditer(_flatten(text)):
+        token = text[match.start() : match.end()]
+        if token in "[{":
+            path.append(0 if token == "[" else None)
+            keys.append(None if token == "[" else set())
+        elif token in "]}":
+            del path[-1], keys[-1]
+        elif token == ",":
+            step = path[-1]
+            path[-1] = step + 1 if isinstance(step, int) else None
+        elif token[0] == '"':
+            value = _SYNTAX.decode(token) if "\\" in token else token[1:-1]
+            seen = keys[-1] if keys else None
+            if seen is not None and path[-1] is None:
+                path[-1] = value
+                if value in seen:
+                    return _at(Malformed, f"{what} has a duplicate key", path)
+                seen.add(value)
+            if lone and _SURROGATE.search(value):
+                return _at(Invalid, f"{what} has a lone surrogate", path)
+        elif len(token) > 4 or token == "NaN":  # shorter numbers are all fine
+            try:
+                _STRICT.raw_decode(token)
+            except _Refused:
+                if token[-1].isdigit():
+                    return _at(Invalid, f"{what} has a number out of range", path)
+                return _at(Malformed, f"{what} has {token}, which is not JSON,", path)
+    return Malformed(f"{what} is refused")
+
+
+def _at(kind: type[Malformed | Invalid], message: str, path: _Path) -> Malformed | Invalid:
+    """Return an error that names its place, or the nearest container when keys make the pointer too long."""
+    pointer = ""
+    for step in path:
+        # The pointer goes into an answer, which has to be UTF-8 itself.
+        part, _ = mend_text("/" + str(step).replace("~", "~0").replace("/", "~1"))
+        if len(pointer) + len(part) > _POINTER_MAX:
+            break
+        pointer += part
+    # The message may end up in a terminal or a log, where raw control characters of a key would do harm.
+    place = pointer if pointer.isprintable() else json.dumps(pointer)
+    return kind(f"{message} at {place or 'the top'}", pointer=pointer)

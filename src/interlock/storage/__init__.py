@@ -1,0 +1,1 @@
+"""Durable homes for jobs: one contract, two engines."""

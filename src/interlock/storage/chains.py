@@ -1,0 +1,53 @@
+"""Checking chains of history rows as they are read, one job after another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from interlock.domain.audit import history_hash
+from interlock.storage.contract import Verdict
+
+
+def verify(rows: Iterable[tuple[Any, ...]]) -> Verdict:
+    """Walk rows ordered by tenant, job and version; the last two columns are the job's own version and status."""
+    jobs = count = 0
+    bad: str | None = None
+    last: tuple[Any, ...] | None = None
+    for row in rows:
+        new = last is None or last[:2] != row[:2]
+        if bad is None:
+            bad = _bad_end(last) if new else None
+            bad = bad or _bad_row(row, None if new else last)
+        jobs += new
+        count += 1
+        last = row
+    return Verdict(jobs, count, bad or _bad_end(last))
+
+
+def _bad_row(row: tuple[Any, ...], before: tuple[Any, ...] | None) -> str | None:
+    where = f"{row[0]} {row[1]} version {row[2]}"
+    if row[13] is None:
+        return f"{where}: the job is gone, its history is not"
+    if row[2] != (1 if before is None else before[2] + 1):
+        return f"{where}: a version is missing before this row"
+    if row[3] != (None if before is None else before[4]):
+        return f"{where}: it does not start from the status the row before ended in"
+    if bytes(row[12]) != history_hash(None if before is None else bytes(before[12]), *row[:12]):
+        return f"{where}: the hash does not fit the row and the one before"
+    return None
+
+
+def _bad_end(row: tuple[Any, ...] | None) -> str | None:
+    if row is None or (row[13] == row[2] and row[14] == row[4]):
+        return None
+    return f"{row[0]} {row[1]} version {row[2]}: the job says version {row[13]}, {row[14]}; its history ends in {row[4]}"
+
+
+def head(rows: Iterable[tuple[str, str, bytes]]) -> str:
+    """One hash over the last hash of every chain, rows ordered by tenant and job."""
+    digest = hashlib.sha256()
+    for tenant, job_id, hash in rows:
+        digest.update(f"{len(tenant.encode())}:{tenant}{job_id}".encode() + bytes(hash))
+    return digest.hexdigest()

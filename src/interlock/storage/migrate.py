@@ -1,0 +1,43 @@
+"""Numbered migrations: the same names on every engine, applied once, in order, and never altered afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import NamedTuple
+
+from interlock.errors import SchemaMismatch
+
+
+class Migration(NamedTuple):
+    number: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def migrations(package: str) -> list[Migration]:
+    """Every migration of one engine, oldest first."""
+    found = [
+        Migration(int(file.name[:4]), file.name.removesuffix(".sql"), file.read_text())
+        for file in (files(package) / "migrations").iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return sorted(found)
+
+
+def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migration]:
+    """What is still to be applied; applied maps numbers to checksums. Refuses a database this program does not know."""
+    for number, checksum in applied.items():
+        ours = next((m for m in known if m.number == number), None)
+        if ours is None:
+            raise SchemaMismatch(
+                f"the database has migration {number}, which this version of Interlock does not know; use a newer version"
+            )
+        if ours.checksum != checksum:
+            raise SchemaMismatch(f"migration {ours.name} differs from the one that made this database; restore the original file")
+    return [m for m in known if m.number not in applied]

@@ -1,0 +1,211 @@
+-- Jobs, their history, and the two narrow tables that index them: what may be claimed, and what is held.
+
+create schema if not exists interlock;
+
+do $$
+begin
+  if not exists (select from pg_roles where rolname = 'interlock_app') then
+    create role interlock_app nologin;
+  end if;
+end $$;
+grant usage on schema interlock to interlock_app;
+
+create function interlock.clock() returns timestamptz
+  language sql stable parallel safe
+  return coalesce(nullif(current_setting('interlock.clock', true), '')::timestamptz, now());
+comment on function interlock.clock() is
+  'The time of this transaction; a test may set interlock.clock to move it.';
+
+create function interlock.current_tenant() returns text
+  language sql stable parallel safe
+  return nullif(current_setting('interlock.tenant', true), '');
+comment on function interlock.current_tenant() is
+  'The tenant this transaction acts for; null, so that no row is seen, when none was set.';
+
+-- The order matters: up to 'retry' a job waits for a worker, from 'succeeded' on it has ended.
+create type interlock.status as enum
+  ('queued', 'retry', 'waiting_for_approval', 'running', 'succeeded', 'failed', 'dead_letter', 'cancelled');
+
+create table interlock.epoch (
+  only_row boolean primary key default true check (only_row),
+  value    integer not null default 0 check (value >= 0)
+);
+insert into interlock.epoch default values;
+comment on table interlock.epoch is 'One number, raised after a restore: every fence handed out before it is void.';
+
+create table interlock.route (
+  tenant       text    not null,
+  no           bigint  generated always as identity,
+  base         bigint  not null,
+  type         text    not null,
+  requires     text[]  not null,
+  priority     integer not null,
+  repository   text,
+  affinity_key text,
+  primary key (tenant, no),
+  unique nulls not distinct (tenant, type, priority, requires, repository, affinity_key)
+);
+comment on table interlock.route is
+  'The distinct combinations of what decides who may claim a job; rows are only ever added. '
+  'base is the route with the same type, requires and priority but no repository and no affinity key.';
+
+create table interlock.queue (
+  tenant       text not null,
+  type         text not null,
+  paused_at    timestamptz,
+  paused_by    text,
+  pause_reason text,
+  primary key (tenant, type),
+  check ((paused_at is null) = (paused_by is null))
+);
+comment on table interlock.queue is 'What operators set for all jobs of one type.';
+
+create table interlock.job (
+  tenant               text        not null,
+  id                   uuid        not null,
+  seq                  bigint      not null generated always as identity (cache 32),
+  type                 text        not null,
+  status               interlock.status not null,
+  priority             integer     not null,
+  route                bigint      not null,
+  base                 bigint      not null,
+  run_at               timestamptz not null,
+  deadline             timestamptz,
+  timeout_seconds      double precision,
+  attempt              integer     not null,
+  max_attempts         integer     not null,
+  worker               text,
+  fence                bigint      not null,
+  lease_expires_at     timestamptz,
+  gate_id              uuid,
+  version              integer     not null,
+  releases             integer     not null,
+  cancel_requested_at  timestamptz,
+  cancel_reason        text,
+  created_at           timestamptz not null,
+  updated_at           timestamptz not null,
+  started_at           timestamptz,
+  run_started_at       timestamptz,
+  finished_at          timestamptz,
+  previous             interlock.status,
+  verb                 text        not null,
+  actor                text        not null,
+  reason               text,
+  metadata             text,
+  parent_id            uuid,
+  redrive_of           uuid,
+  agent_kind           text,
+  agent_id             text,
+  repository           text,
+  affinity_key         text,
+  requires             text[]      not null,
+  tags                 text[]      not null,
+  idempotency_key      text,
+  body_sha256          bytea,
+  backoff              text,
+  expiry_delay_seconds double precision,
+  headers              text,
+  traceparent          text,
+  webhook              text,
+  created_by           text        not null,
+  requested_by         text,
+  payload              text        not null,
+  result               text,
+  result_summary       text,
+  error                text,
+  usage                text,
+  sanitized            boolean     not null default false,
+  primary key (tenant, id),
+  constraint finished_exactly_when_ended check ((finished_at is not null) = (status >= 'succeeded')),
+  constraint held_exactly_when_running check
+    ((worker is not null) = (status = 'running') and (lease_expires_at is not null) = (status = 'running')),
+  constraint gated_exactly_when_waiting check ((gate_id is not null) = (status = 'waiting_for_approval')),
+  constraint error_fits_status check
+    (case status when 'succeeded' then error is null when 'failed' then error is not null
+                 when 'dead_letter' then error is not null else true end),
+  constraint running_has_started check (status <> 'running' or (started_at is not null and run_started_at is not null)),
+  constraint attempt_within_max check (attempt between 1 and max_attempts and max_attempts <= 100),
+  constraint priority_in_range check (priority between -1000 and 1000)
+) with (fillfactor = 70);
+create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
+create unique index job_seq on interlock.job (tenant, seq);
+create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;
+alter table interlock.job alter column payload set compression pglz;
+comment on table interlock.job is
+  'Every job, for ever: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
+
+create table interlock.ready (
+  tenant   text        not null,
+  route    bigint      not null,
+  base     bigint      not null,
+  run_at   timestamptz not null,
+  seq      bigint      not null,
+  job_id   uuid        not null,
+  deadline timestamptz
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index ready_route on interlock.ready (tenant, route, run_at, seq);
+create index ready_base on interlock.ready (tenant, base, run_at, seq) where route <> base;
+create index ready_deadline on interlock.ready (tenant, deadline) where deadline is not null;
+comment on table interlock.ready is 'One row for each queued or retrying job that waits for nothing but its time and a worker; kept by the triggers of job.';
+
+create table interlock.lease (
+  tenant       text        not null,
+  job_id       uuid        not null,
+  fence        bigint      not null,
+  worker       text        not null,
+  expires_at   timestamptz not null,
+  run_ends_at  timestamptz,
+  heartbeat_at timestamptz,
+  primary key (tenant, job_id)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index lease_expiry on interlock.lease (tenant, expires_at);
+comment on table interlock.lease is 'One row for each running job: who holds it and until when; kept by the triggers of job, moved on by heartbeats.';
+
+create table interlock.claim (
+  tenant   text        not null,
+  worker   text        not null,
+  claim_id text        not null,
+  job_ids  uuid[]      not null,
+  fences   bigint[]    not null,
+  at       timestamptz not null,
+  primary key (tenant, worker, claim_id)
+);
+comment on table interlock.claim is 'What each named claim was granted, so that a repeated call gets the same jobs.';
+
+create table interlock.job_await (
+  tenant   text not null,
+  child_id uuid not null,
+  job_id   uuid not null,
+  primary key (tenant, child_id, job_id)
+);
+create index job_await_parent on interlock.job_await (tenant, job_id);
+comment on table interlock.job_await is 'Children a released job still waits for.';
+
+create table interlock.job_checkpoint (
+  tenant text        not null,
+  job_id uuid        not null,
+  seq    bigint      not null,
+  data   text        not null,
+  at     timestamptz not null,
+  primary key (tenant, job_id)
+);
+comment on table interlock.job_checkpoint is 'The saved progress of a job: one value, numbered.';
+
+create table interlock.job_history (
+  tenant      text        not null,
+  job_id      uuid        not null,
+  version     integer     not null,
+  from_status interlock.status,
+  to_status   interlock.status not null,
+  verb        text        not null,
+  actor       text        not null,
+  attempt     integer     not null,
+  fence       bigint      not null,
+  reason      text,
+  metadata    text,
+  at          timestamptz not null,
+  hash        bytea       not null,
+  primary key (tenant, job_id, version)
+);
+comment on table interlock.job_history is
+  'Every transition of every job, written by the triggers of job; each hash covers the row and the hash before it.';

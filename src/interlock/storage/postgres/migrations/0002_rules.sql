@@ -1,0 +1,133 @@
+-- What the database refuses and what it writes by itself: the guard, the history, the indexes of the truth.
+
+create function interlock.history_hash(
+  prev bytea, tenant text, job_id uuid, version integer, from_status interlock.status, to_status interlock.status, verb text,
+  actor text, attempt integer, fence bigint, reason text, metadata text, at_micros bigint
+) returns bytea
+  language sql stable parallel safe
+  return sha256(coalesce(prev, ''::bytea) || convert_to(
+    octet_length(tenant)::text || ':' || tenant || '36:' || job_id::text || length(version::text)::text || ':' || version::text
+    || coalesce(length(from_status::text)::text || ':' || from_status::text, '-') || length(to_status::text)::text || ':' || to_status::text
+    || octet_length(verb)::text || ':' || verb || octet_length(actor)::text || ':' || actor
+    || length(attempt::text)::text || ':' || attempt::text || length(fence::text)::text || ':' || fence::text
+    || coalesce(octet_length(reason)::text || ':' || reason, '-') || coalesce(octet_length(metadata)::text || ':' || metadata, '-')
+    || length(at_micros::text)::text || ':' || at_micros::text, 'UTF8'));
+comment on function interlock.history_hash is
+  'SHA-256 over the hash before and every field as length:text (a null is a dash); the same bytes on every engine.';
+
+create function interlock.micros(t timestamptz) returns bigint
+  language sql immutable parallel safe
+  return (extract(epoch from t) * 1000000)::bigint;
+
+-- The guard: its WHEN is true only for an illegal move, so a legal one costs a comparison.
+
+create function interlock.refuse_move() returns trigger language plpgsql as $$
+begin
+  if old.status >= 'succeeded' then
+    raise exception 'interlock: job % has ended as %, which is final; redrive makes a new job', old.id, old.status
+      using errcode = 'check_violation';
+  elsif new.version is distinct from old.version + 1 or new.previous is distinct from old.status then
+    raise exception 'interlock: job %: every change raises version by one and names the status it leaves', old.id
+      using errcode = 'check_violation';
+  elsif new.fence is distinct from old.fence or new.attempt is distinct from old.attempt then
+    raise exception 'interlock: job %: % → % may not set fence % → %, attempt % → %', old.id, old.status, new.status,
+      old.fence, new.fence, old.attempt, new.attempt using errcode = 'check_violation';
+  end if;
+  raise exception 'interlock: job %: % → % is not a legal move', old.id, old.status, new.status
+    using errcode = 'check_violation';
+end $$;
+
+create trigger guard_move before update on interlock.job for each row
+  when (
+    new.version <> old.version + 1
+    or new.previous is distinct from old.status
+    or not case old.status
+      when 'queued' then new.status in ('queued', 'running', 'cancelled')
+      when 'retry' then new.status in ('retry', 'running', 'failed', 'cancelled')
+      when 'running' then new.status in ('running', 'succeeded', 'failed', 'retry', 'dead_letter', 'queued',
+                                         'waiting_for_approval', 'cancelled')
+      when 'waiting_for_approval' then new.status in ('queued', 'failed', 'cancelled')
+      else false end
+    or case when new.status = 'running' and old.status <> 'running' then new.fence <= old.fence else new.fence <> old.fence end
+    or new.attempt <> old.attempt + case when new.status = 'retry' and old.status = 'running' then 1 else 0 end
+  )
+  execute function interlock.refuse_move();
+
+create function interlock.refuse_identity() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: what job % was created with, its payload above all, never changes', old.id using errcode = 'check_violation';
+end $$;
+create trigger guard_identity before update of tenant, id, seq, type, payload, headers, created_at, created_by,
+  parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, repository, affinity_key, requires
+  on interlock.job for each row execute function interlock.refuse_identity();
+
+create function interlock.refuse_birth() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: a job is born queued, at version 1, attempt 1 and fence 0' using errcode = 'check_violation';
+end $$;
+create trigger guard_birth before insert on interlock.job for each row
+  when (new.status <> 'queued' or new.version <> 1 or new.attempt <> 1 or new.fence <> 0 or new.previous is not null)
+  execute function interlock.refuse_birth();
+
+create function interlock.set_updated_at() returns trigger language plpgsql as $$
+begin
+  new.updated_at := interlock.clock();
+  return new;
+end $$;
+create trigger set_updated_at before insert or update on interlock.job for each row
+  when (new.updated_at is distinct from interlock.clock()) execute function interlock.set_updated_at();
+
+create function interlock.after_insert() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  now_micros bigint := interlock.micros(interlock.clock());
+begin
+  insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
+  select n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, n.updated_at,
+    history_hash(null, n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, now_micros)
+  from born n;
+  insert into ready (tenant, route, base, run_at, seq, job_id, deadline)
+  select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline from born n;
+  return null;
+end $$;
+create trigger after_insert after insert on interlock.job referencing new table as born
+  for each statement execute function interlock.after_insert();
+
+create function interlock.after_update() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  now_micros bigint := interlock.micros(interlock.clock());
+  changes integer; written integer; granted boolean; ended boolean; waiting boolean; left_ready boolean; children boolean;
+begin
+  select count(*), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
+    bool_or(status <= 'retry'), bool_or(previous <= 'retry' and status <> 'running'),
+    bool_or(parent_id is not null and finished_at is not null)
+  into changes, granted, ended, waiting, left_ready, children from changed;
+  if changes = 0 then return null; end if;
+
+  insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
+  select n.tenant, n.id, n.version, n.previous, n.status, n.verb, n.actor, a.attempt, n.fence, n.reason, n.metadata, n.updated_at,
+    history_hash(p.hash, n.tenant, n.id, n.version, n.previous, n.status, n.verb, n.actor, a.attempt, n.fence,
+      n.reason, n.metadata, now_micros)
+  from changed n
+  cross join lateral (select n.attempt - case when n.status = 'retry' and n.previous = 'running' then 1 else 0 end as attempt) a
+  join job_history p on p.tenant = n.tenant and p.job_id = n.id and p.version = n.version - 1;
+  get diagnostics written = row_count;
+  if written <> changes then
+    raise exception 'interlock: the history of a job lacks the row before this change; run interlock audit verify'
+      using errcode = 'data_corrupted';
+  end if;
+
+  if granted then
+    insert into lease (tenant, job_id, fence, worker, expires_at, run_ends_at)
+    select n.tenant, n.id, n.fence, n.worker, n.lease_expires_at, n.run_started_at + n.timeout_seconds * interval '1 second'
+    from changed n where n.status = 'running' and n.previous <> 'running';
+  end if;
+  if ended then
+    delete from lease l using changed n
+    where n.previous = 'running' and n.status <> 'running' and l.tenant = n.tenant and l.job_id = n.id;
+  end if;
+  return null;
+end $$;
+create trigger after_update after update on interlock.job referencing new table as changed
+  for each statement execute function interlock.after_update();

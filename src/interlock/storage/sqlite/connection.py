@@ -1,0 +1,115 @@
+"""Opening an Interlock file safely, and what SQLite's errors mean to a caller."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from interlock.domain.audit import history_hash
+from interlock.errors import Error, Fatal, StorageBroken, Unavailable
+
+MEMORY: Final = ":memory:"
+BUSY_MILLISECONDS: Final = 60_000
+
+# Versions before these can lose committed pages when a WAL file is reset while another connection writes.
+_SAFE: Final = 3_051_003
+_ALSO_SAFE: Final = ((3_050_007, 3_051_000), (3_044_006, 3_045_000))
+
+_BROKEN: Final = (apsw.IOError, apsw.CorruptError, apsw.NotADBError)
+
+
+def wall_clock() -> int:
+    """Microseconds since 1970, UTC."""
+    return time.time_ns() // 1000
+
+
+class Connection:
+    """One connection to the file, with the functions its triggers call and one time per transaction."""
+
+    def __init__(self, path: str, *, clock: Callable[[], int], readonly: bool = False) -> None:
+        refuse_unsafe_sqlite(apsw.sqlite_lib_version(), apsw.SQLITE_VERSION_NUMBER)
+        self.now = 0
+        self.in_verb = 0
+        self._clock = clock
+        try:
+            self.db = apsw.Connection(path, statementcachesize=256)
+            self._set_up(path, readonly)
+        except apsw.Error as error:
+            raise explain(error, path) from error
+
+    def _set_up(self, path: str, readonly: bool) -> None:
+        db = self.db
+        db.set_busy_timeout(BUSY_MILLISECONDS)
+        if path != MEMORY:
+            db.pragma("journal_mode", "wal")
+        db.pragma("synchronous", "full")
+        db.pragma("foreign_keys", True)
+        db.pragma("cell_size_check", True)
+        db.pragma("cache_size", -65_536)
+        db.pragma("temp_store", 2)
+        db.create_scalar_function("only_interlock_may_change_jobs", lambda: not self.in_verb, 0)
+        db.create_scalar_function("interlock_clock", self._time, 0)
+        db.create_scalar_function("interlock_history_hash", history_hash, 13, deterministic=True)
+        if readonly:
+            db.pragma("query_only", True)
+
+    def _time(self) -> int:
+        return self.now if self.in_verb else self._clock()
+
+    def begin(self) -> None:
+        """Take the write lock and read the clock, once for the whole transaction."""
+        self.db.execute("BEGIN IMMEDIATE")
+        self.now = self._clock()
+
+    def read_clock(self) -> int:
+        return self._clock()
+
+    def close(self) -> None:
+        self.db.close()
+
+
+def refuse_unsafe_sqlite(version: str, number: int) -> None:
+    """Refuse a SQLite inside the range of the WAL-reset corruption race."""
+    if number < _SAFE and not any(low <= number < high for low, high in _ALSO_SAFE):
+        raise Fatal(
+            f"SQLite {version} can corrupt a WAL database that several connections use; "
+            "Interlock needs 3.51.3 or newer: install a current apsw wheel"
+        )
+
+
+def prepare_file(path: str) -> None:
+    """Make a new file readable by its owner only; refuse one that others may write to."""
+    file = Path(path)
+    if path == MEMORY:
+        return
+    if not file.parent.is_dir():
+        raise Unavailable(f"the directory {file.parent} does not exist; create it first")
+    if not file.exists():
+        os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+    elif stat.S_IMODE(file.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Fatal(f"{file} can be written by other users; chmod 600 it first")
+
+
+def explain(error: Exception, path: str) -> Error:
+    """What a SQLite error means: wait, or stop."""
+    if isinstance(error, Error):
+        return error
+    if isinstance(error, _BROKEN):
+        code = getattr(error, "extendedresult", 0)
+        return StorageBroken(
+            f"SQLite cannot read or write {path} safely ({error}; code {code}). Nothing more is written. "
+            "Check the disk, then the file with PRAGMA integrity_check, or restore a backup"
+        )
+    if isinstance(error, apsw.FullError):
+        return Unavailable(f"the disk that holds {path} is full; nothing was written, free some space")
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return Unavailable(f"another process has held {path} for more than {BUSY_MILLISECONDS // 1000} s; nothing was written")
+    if isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)):
+        return Unavailable(f"{path} cannot be opened for writing: {error}")
+    raise error

@@ -1,0 +1,113 @@
+"""Enqueue on SQLite: one statement per table for any number of jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from interlock.domain.audit import history_hash
+from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.retry import SECOND
+from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.routes import Routes
+from interlock.storage.statements import load
+
+_SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
+
+
+def enqueue(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool) -> list[Enqueued | Refused]:
+    """Add the jobs that are new; with `whole`, none if any is refused."""
+    answers, new = _sort_out(connection, tenant, jobs)
+    if whole and any(isinstance(a, Refused) for a in answers):
+        return [a for a in answers if a is not None]
+    first = _insert(connection, routes, tenant, new) if new else 0
+    fresh = {job.id: Enqueued(job.id, first + i, False) for i, job in enumerate(new)}
+    by_key = {job.idempotency_key: fresh[job.id] for job in new if job.idempotency_key is not None}
+    told: list[Enqueued | Refused] = []
+    for job, answer in zip(jobs, answers, strict=True):
+        if answer is not None:
+            told.append(answer)
+        elif job.id in fresh:
+            told.append(fresh[job.id])
+        else:  # the key of an earlier item of this very batch
+            told.append(by_key[job.idempotency_key]._replace(replayed=True))
+    return told
+
+
+def _sort_out(
+    connection: Connection, tenant: str, jobs: Sequence[NewJob]
+) -> tuple[list[Enqueued | Refused | None], list[NewJob]]:
+    """Replays and refusals at their places, and the jobs that are to be inserted."""
+    db = connection.db
+    keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
+    parents = {job.parent_id for job in jobs if job.parent_id is not None}
+    known: dict[str, tuple[str, int, bytes | None]] = {}
+    if keys:
+        rows = db.execute(_SQL["by_key"], {"tenant": tenant, "keys": json.dumps(keys)})
+        known = {key: (id, seq, body) for key, id, seq, body in rows}
+    open_parents: dict[str, int] = {}
+    if parents:
+        rows = db.execute(_SQL["open_parents"], {"tenant": tenant, "ids": json.dumps(sorted(parents))})
+        open_parents = dict(rows.fetchall())
+    answers: list[Enqueued | Refused | None] = []
+    new: list[NewJob] = []
+    mine: dict[str, NewJob] = {}
+    for job in jobs:
+        key = job.idempotency_key
+        error = _parent_fault(job, open_parents)
+        if key is not None and key in known:
+            id, seq, body = known[key]
+            same = body == job.body_sha256
+            answers.append(Enqueued(id, seq, True) if same else Refused(IdempotencyKeyReuse(key, id)))
+        elif error is not None:
+            answers.append(Refused(error))
+        elif key is not None and key in mine:
+            twin = mine[key]
+            same = twin.body_sha256 == job.body_sha256
+            answers.append(None if same else Refused(IdempotencyKeyReuse(key, twin.id)))
+        else:
+            if key is not None:
+                mine[key] = job
+            new.append(job)
+            answers.append(None)
+    return answers, new
+
+
+def _parent_fault(job: NewJob, open_parents: dict[str, int]) -> Error | None:
+    if job.parent_id is None or open_parents.get(job.parent_id):
+        return None
+    if job.parent_id in open_parents:
+        return ParentEnded(job.parent_id)
+    return Invalid(f"parent {job.parent_id} is not a job", pointer="/parent_id")
+
+
+def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob]) -> int:
+    db, now = connection.db, connection.now
+    ((first,),) = db.execute(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)}).fetchall()
+    rows, bodies, history = [], [], []
+    for seq, (job, route) in enumerate(zip(jobs, routes.of(connection, jobs), strict=True), first):
+        run_at = now if job.run_at is None else job.run_at
+        if job.delay_seconds is not None:
+            run_at = now + round(job.delay_seconds * SECOND)
+        rows.append(
+            (tenant, seq, job.id, job.priority, route.no, route.base, run_at, job.deadline, job.timeout_seconds,
+             job.max_attempts, now, job.created_by)
+        )  # fmt: skip
+        bodies.append(
+            (tenant, seq, job.id, job.type, now, job.created_by, job.requested_by, job.parent_id, job.redrive_of,
+             job.agent_kind, job.agent_id, job.repository, job.affinity_key, _list(job.requires), _list(job.tags),
+             job.idempotency_key, job.body_sha256, job.backoff, job.expiry_delay_seconds, job.headers, job.traceparent,
+             job.webhook, job.payload)
+        )  # fmt: skip
+        fields = (tenant, job.id, 1, None, "queued", "enqueue", job.created_by, 1, 0, None, None, now)
+        history.append((*fields, history_hash(None, *fields)))
+    db.executemany(_SQL["insert_job"], rows)
+    db.executemany(_SQL["insert_body"], bodies)
+    db.executemany(_SQL["insert_history"], history)
+    return first
+
+
+def _list(values: Sequence[str]) -> str:
+    return json.dumps(values) if values else "[]"

@@ -1,0 +1,41 @@
+-- name: take_seqs
+-- Reserves places in the order of arrival and answers the first of them.
+INSERT INTO tenant (tenant, next_seq) VALUES (:tenant, :count + 1)
+ON CONFLICT DO UPDATE SET next_seq = next_seq + :count
+RETURNING next_seq - :count;
+
+-- name: insert_job
+INSERT INTO job (tenant, seq, id, status, priority, route, base, run_at, deadline, timeout_seconds, attempt, max_attempts,
+  fence, version, releases, updated_at, verb, actor)
+VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, ?, 'enqueue', ?);
+
+-- name: insert_body
+INSERT INTO job_body (tenant, seq, id, type, created_at, created_by, requested_by, parent_id, redrive_of, agent_kind, agent_id,
+  repository, affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent,
+  webhook, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_history
+INSERT INTO job_history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: by_key
+-- The jobs that hold these idempotency keys.
+SELECT b.idempotency_key, b.id, b.seq, b.body_sha256
+FROM json_each(:keys) k CROSS JOIN job_body b ON b.tenant = :tenant AND b.idempotency_key = k.value;
+
+-- name: by_id
+SELECT j.id, j.seq FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
+
+-- name: open_parents
+-- Those of the named parents that may still have children.
+SELECT j.id, j.finished_at IS NULL AND j.cancel_requested_at IS NULL
+FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
+
+-- name: routes
+SELECT no, base, type, requires, priority, repository, affinity_key FROM route WHERE tenant = :tenant AND no > :after ORDER BY no;
+
+-- name: last_route
+SELECT coalesce(max(no), 0) FROM route WHERE tenant = :tenant;
+
+-- name: insert_route
+INSERT INTO route (tenant, no, base, type, requires, priority, repository, affinity_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?);

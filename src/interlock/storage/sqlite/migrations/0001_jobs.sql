@@ -1,0 +1,179 @@
+-- Jobs and their history. What a job was born with is in job_body and never rewritten; what changes is in job, kept narrow.
+
+CREATE TABLE epoch (
+  only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+  value    INTEGER NOT NULL CHECK (value >= 0)
+);
+INSERT INTO epoch VALUES (1, 0);
+
+-- The next place in the order of arrival, per tenant.
+CREATE TABLE tenant (
+  tenant   TEXT NOT NULL PRIMARY KEY,
+  next_seq INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The distinct combinations of what decides who may claim a job; rows are only ever added.
+-- base is the route with the same type, requires and priority but no repository and no affinity key.
+CREATE TABLE route (
+  tenant       TEXT NOT NULL,
+  no           INTEGER NOT NULL,
+  base         INTEGER NOT NULL,
+  type         TEXT NOT NULL,
+  requires     TEXT NOT NULL,
+  priority     INTEGER NOT NULL,
+  repository   TEXT,
+  affinity_key TEXT,
+  PRIMARY KEY (tenant, no)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX route_once ON route (tenant, type, priority, requires, coalesce(repository, ''), coalesce(affinity_key, ''));
+
+-- What operators set for all jobs of one type.
+CREATE TABLE queue (
+  tenant       TEXT NOT NULL,
+  type         TEXT NOT NULL,
+  paused_at    INTEGER,
+  paused_by    TEXT,
+  pause_reason TEXT,
+  PRIMARY KEY (tenant, type),
+  CHECK ((paused_at IS NULL) = (paused_by IS NULL))
+) WITHOUT ROWID;
+
+CREATE TABLE job (
+  tenant              TEXT NOT NULL,
+  id                  TEXT NOT NULL,
+  seq                 INTEGER NOT NULL,
+  status              TEXT NOT NULL,
+  priority            INTEGER NOT NULL,
+  route               INTEGER NOT NULL,
+  base                INTEGER NOT NULL,
+  run_at              INTEGER NOT NULL,
+  deadline            INTEGER,
+  awaiting            INTEGER NOT NULL DEFAULT 0,
+  timeout_seconds     REAL,
+  attempt             INTEGER NOT NULL,
+  max_attempts        INTEGER NOT NULL,
+  worker              TEXT,
+  fence               INTEGER NOT NULL,
+  lease_expires_at    INTEGER,
+  lease_seconds       REAL,
+  heartbeat_at        INTEGER,
+  gate_id             TEXT,
+  version             INTEGER NOT NULL,
+  releases            INTEGER NOT NULL,
+  cancel_requested_at INTEGER,
+  cancel_reason       TEXT,
+  updated_at          INTEGER NOT NULL,
+  started_at          INTEGER,
+  run_started_at      INTEGER,
+  finished_at         INTEGER,
+  verb                TEXT NOT NULL,
+  actor               TEXT NOT NULL,
+  reason              TEXT,
+  metadata            TEXT,
+  result              TEXT,
+  result_summary      TEXT,
+  error               TEXT,
+  usage               TEXT,
+  sanitized           INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (tenant, seq),
+  -- No IN with more than two values in a CHECK: SQLite would build a temporary index for it at every write.
+  CONSTRAINT status_is_known CHECK
+    (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN 1 WHEN 'queued' THEN 1 WHEN 'retry' THEN 1
+                 WHEN 'waiting_for_approval' THEN 1 WHEN 'failed' THEN 1 WHEN 'dead_letter' THEN 1
+                 WHEN 'cancelled' THEN 1 ELSE 0 END),
+  CONSTRAINT finished_exactly_when_ended CHECK
+    ((finished_at IS NULL) = (CASE status WHEN 'running' THEN 1 WHEN 'queued' THEN 1 WHEN 'retry' THEN 1
+                                          WHEN 'waiting_for_approval' THEN 1 ELSE 0 END)),
+  CONSTRAINT held_exactly_when_running CHECK
+    ((worker IS NOT NULL) = (status = 'running') AND (lease_expires_at IS NOT NULL) = (status = 'running')),
+  CONSTRAINT gated_exactly_when_waiting CHECK ((gate_id IS NOT NULL) = (status = 'waiting_for_approval')),
+  CONSTRAINT error_fits_status CHECK
+    (CASE status WHEN 'succeeded' THEN error IS NULL WHEN 'failed' THEN error IS NOT NULL
+                 WHEN 'dead_letter' THEN error IS NOT NULL ELSE 1 END),
+  CONSTRAINT running_has_started CHECK (status <> 'running' OR (started_at IS NOT NULL AND run_started_at IS NOT NULL)),
+  CONSTRAINT attempt_within_max CHECK (attempt BETWEEN 1 AND max_attempts AND max_attempts <= 100),
+  CONSTRAINT priority_in_range CHECK (priority BETWEEN -1000 AND 1000)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX job_id ON job (tenant, id);
+CREATE INDEX job_ready ON job (tenant, route, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0;
+CREATE INDEX job_ready_base ON job (tenant, base, run_at, seq)
+  WHERE status IN ('queued', 'retry') AND awaiting = 0 AND route <> base;
+CREATE INDEX job_deadline ON job (tenant, deadline)
+  WHERE deadline IS NOT NULL AND status IN ('queued', 'retry', 'waiting_for_approval');
+CREATE INDEX job_lease ON job (tenant, lease_expires_at) WHERE status = 'running';
+
+CREATE TABLE job_body (
+  tenant               TEXT NOT NULL,
+  id                   TEXT NOT NULL,
+  seq                  INTEGER NOT NULL,
+  type                 TEXT NOT NULL,
+  created_at           INTEGER NOT NULL,
+  created_by           TEXT NOT NULL,
+  requested_by         TEXT,
+  parent_id            TEXT,
+  redrive_of           TEXT,
+  agent_kind           TEXT,
+  agent_id             TEXT,
+  repository           TEXT,
+  affinity_key         TEXT,
+  requires             TEXT NOT NULL,
+  tags                 TEXT NOT NULL,
+  idempotency_key      TEXT,
+  body_sha256          BLOB,
+  backoff              TEXT,
+  expiry_delay_seconds REAL,
+  headers              TEXT,
+  traceparent          TEXT,
+  webhook              TEXT,
+  payload              TEXT NOT NULL,
+  PRIMARY KEY (tenant, seq)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX job_idempotency_key ON job_body (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX job_parent ON job_body (tenant, parent_id) WHERE parent_id IS NOT NULL;
+
+-- What each named claim was granted, so that a repeated call gets the same jobs.
+CREATE TABLE claim (
+  tenant   TEXT NOT NULL,
+  worker   TEXT NOT NULL,
+  claim_id TEXT NOT NULL,
+  granted  TEXT NOT NULL,
+  at       INTEGER NOT NULL,
+  PRIMARY KEY (tenant, worker, claim_id)
+) WITHOUT ROWID;
+
+-- Children a released job still waits for.
+CREATE TABLE job_await (
+  tenant   TEXT NOT NULL,
+  child_id TEXT NOT NULL,
+  job_id   TEXT NOT NULL,
+  PRIMARY KEY (tenant, child_id, job_id)
+) WITHOUT ROWID;
+CREATE INDEX job_await_parent ON job_await (tenant, job_id);
+
+-- The saved progress of a job: one value, numbered.
+CREATE TABLE job_checkpoint (
+  tenant TEXT NOT NULL,
+  job_id TEXT NOT NULL,
+  seq    INTEGER NOT NULL,
+  data   TEXT NOT NULL,
+  at     INTEGER NOT NULL,
+  PRIMARY KEY (tenant, job_id)
+) WITHOUT ROWID;
+
+-- Every transition of every job; each hash covers the row and the hash before it.
+CREATE TABLE job_history (
+  tenant      TEXT NOT NULL,
+  job_id      TEXT NOT NULL,
+  version     INTEGER NOT NULL,
+  from_status TEXT,
+  to_status   TEXT NOT NULL,
+  verb        TEXT NOT NULL,
+  actor       TEXT NOT NULL,
+  attempt     INTEGER NOT NULL,
+  fence       INTEGER NOT NULL,
+  reason      TEXT,
+  metadata    TEXT,
+  at          INTEGER NOT NULL,
+  hash        BLOB NOT NULL
+);
+CREATE UNIQUE INDEX job_history_version ON job_history (tenant, job_id, version);

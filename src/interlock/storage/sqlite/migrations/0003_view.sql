@@ -1,0 +1,16 @@
+-- A job as it is shown: body, state and checkpoint together, in the order of the record.
+
+CREATE VIEW job_view AS
+SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers, b.traceparent, b.tags, b.agent_kind, b.agent_id,
+  b.affinity_key, b.repository, b.requires, b.idempotency_key, b.webhook, b.parent_id, b.redrive_of, b.created_by, b.requested_by,
+  j.run_at, j.deadline, j.timeout_seconds, b.backoff, b.expiry_delay_seconds, j.attempt, j.max_attempts, j.worker, j.fence,
+  j.lease_expires_at, j.heartbeat_at, j.gate_id,
+  CASE WHEN j.awaiting = 0 THEN '[]' ELSE
+    (SELECT json_group_array(a.child_id ORDER BY a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
+  END AS awaiting,
+  j.cancel_requested_at, j.cancel_reason,
+  (SELECT c.data FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) AS checkpoint,
+  (SELECT c.seq FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) AS checkpoint_seq,
+  j.usage, j.result, j.result_summary, j.error, j.sanitized, j.version, j.releases, b.created_at, j.updated_at, j.started_at,
+  j.run_started_at, j.finished_at
+FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;

@@ -1,0 +1,43 @@
+-- name: jobs
+SELECT {job} FROM json_each(:ids) i CROSS JOIN job_view v ON v.tenant = :tenant AND v.id = i.value;
+
+-- name: find
+SELECT {list} FROM job_view v
+WHERE v.tenant = :tenant AND v.seq < :before_seq
+  AND (:statuses IS NULL OR v.status IN (SELECT value FROM json_each(:statuses)))
+  AND (:type IS NULL OR v.type = :type)
+  AND (:worker IS NULL OR v.worker = :worker)
+  AND (:parent_id IS NULL OR v.parent_id = :parent_id)
+  AND (:created_after IS NULL OR v.created_at >= :created_after)
+  AND (:created_before IS NULL OR v.created_at < :created_before)
+  AND NOT EXISTS (SELECT 1 FROM json_each(:tags) t WHERE t.value NOT IN (SELECT value FROM json_each(v.tags)))
+ORDER BY v.seq DESC LIMIT :limit;
+
+-- name: history
+SELECT job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash
+FROM job_history WHERE tenant = :tenant AND job_id = :id ORDER BY version;
+
+-- name: due_leases
+SELECT j.tenant, j.id FROM tenant t CROSS JOIN job j INDEXED BY job_lease ON j.tenant = t.tenant
+WHERE j.status = 'running' AND j.lease_expires_at <= :now LIMIT :limit;
+
+-- name: due_deadlines
+SELECT j.tenant, j.id FROM tenant t CROSS JOIN job j INDEXED BY job_deadline ON j.tenant = t.tenant
+WHERE j.deadline IS NOT NULL AND j.status IN ('queued', 'retry', 'waiting_for_approval') AND j.deadline <= :now LIMIT :limit;
+
+-- name: chains
+-- Every history row of a tenant (or of all), chain by chain, beside what the job itself says.
+SELECT h.tenant, h.job_id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata,
+  h.at, h.hash, j.version, j.status
+FROM job_history h LEFT JOIN job j ON j.tenant = h.tenant AND j.id = h.job_id
+WHERE :tenant IS NULL OR h.tenant = :tenant
+ORDER BY h.tenant, h.job_id, h.version;
+
+-- name: without_history
+SELECT j.tenant, j.id FROM job j
+WHERE (:tenant IS NULL OR j.tenant = :tenant)
+  AND NOT EXISTS (SELECT 1 FROM job_history h WHERE h.tenant = j.tenant AND h.job_id = j.id) LIMIT 1;
+
+-- name: heads
+SELECT j.tenant, j.id, h.hash FROM job j JOIN job_history h ON h.tenant = j.tenant AND h.job_id = j.id AND h.version = j.version
+ORDER BY j.tenant, j.id;

@@ -1,0 +1,245 @@
+"""The store contract on one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import apsw
+
+from interlock.domain.decide import Order
+from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.retry import SECOND
+from interlock.errors import SchemaMismatch
+from interlock.storage import chains
+from interlock.storage.contract import Due, Verdict
+from interlock.storage.migrate import migrations, pending
+from interlock.storage.sqlite import change, claim, enqueue
+from interlock.storage.sqlite.connection import MEMORY, Connection, explain, prepare_file, wall_clock
+from interlock.storage.sqlite.routes import Routes
+from interlock.storage.sqlite.writer import Writer
+from interlock.storage.statements import load
+
+_READ: Final = load("interlock.storage.sqlite", "read.sql")
+_PAUSE: Final = load("interlock.storage.sqlite", "change.sql")["pause"]
+PACKAGE: Final = "interlock.storage.sqlite"
+READERS: Final = 4
+LOOK_AT_OTHERS_SECONDS: Final = 0.1
+T = TypeVar("T")
+
+
+class SQLiteStore:
+    """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
+
+    def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
+        self.path = path
+        self._clock = clock
+        self._routes: dict[str, Routes] = {}
+        self._woken = asyncio.Event()
+        prepare_file(path)
+        self._writer = Writer(self._connect, path)
+        self._local = threading.local()
+        self._readers = ThreadPoolExecutor(READERS, "interlock-reader")
+        self._open_readers: list[Connection] = []
+
+    @classmethod
+    async def open(cls, path: str, *, clock: Callable[[], int] = wall_clock, migrate: bool = True) -> SQLiteStore:
+        """Open the file; bring its schema up to date, or refuse it if that was not asked for."""
+        store = await asyncio.to_thread(cls, path, clock=clock)
+        try:
+            if migrate:
+                await store.migrate()
+            elif missing := await store._write(_pending):
+                raise SchemaMismatch(f"{path} lacks migration {missing[0]}; run interlock migrate")
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def migrate(self) -> list[str]:
+        """Apply what is missing, all in one transaction, and name it."""
+        return await self._write(_migrate)
+
+    async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
+        told = await self._write(lambda c: enqueue.enqueue(c, self._routes_of(tenant), tenant, jobs, whole))
+        self._wake()
+        return told
+
+    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
+        return await self._write(lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask))
+
+    async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+        return await self._write(lambda c: change.heartbeat(c, tenant, beats))
+
+    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+        return await self._write(lambda c: change.checkpoint(c, tenant, checkpoints))
+
+    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+        told = await self._write(lambda c: change.carry_out(c, tenant, orders))
+        self._wake()
+        return told
+
+    async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
+        def read(c: Connection) -> list[Job | None]:
+            rows = c.db.execute(_READ["jobs"], {"tenant": tenant, "ids": json.dumps(job_ids)})
+            jobs = {job.id: job for job in map(claim.to_job, rows)}
+            return [jobs.get(id) for id in job_ids]
+
+        return await self._read(read)
+
+    async def find(self, tenant: str, filter: Filter) -> list[Job]:
+        facts = filter._asdict() | {
+            "tenant": tenant,
+            "statuses": json.dumps(filter.statuses) if filter.statuses else None,
+            "tags": json.dumps(filter.tags),
+            "before_seq": filter.before_seq if filter.before_seq is not None else 1 << 62,
+        }
+        return await self._read(lambda c: [claim.to_job(row) for row in c.db.execute(_READ["find"], facts)])
+
+    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
+        return await self._read(lambda c: change.history(c, tenant, job_id))
+
+    async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
+        def write(c: Connection) -> None:
+            at = None if actor is None else c.now
+            c.db.execute(_PAUSE, {"tenant": tenant, "type": type, "at": at, "actor": actor, "reason": reason})
+
+        await self._write(write)
+        self._wake()
+
+    async def due_leases(self, limit: int) -> list[Due]:
+        return await self._due("due_leases", limit)
+
+    async def due_deadlines(self, limit: int) -> list[Due]:
+        return await self._due("due_deadlines", limit)
+
+    async def _due(self, statement: str, limit: int) -> list[Due]:
+        def read(c: Connection) -> list[Due]:
+            return [Due._make(row) for row in c.db.execute(_READ[statement], {"now": c.read_clock(), "limit": limit})]
+
+        return await self._read(read)
+
+    async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
+        return await self._write(lambda c: claim.forget_claims(c, round(older_than_seconds * SECOND), limit))
+
+    async def now(self) -> int:
+        return self._clock()
+
+    async def verify(self, tenant: str | None = None) -> Verdict:
+        def read(c: Connection) -> Verdict:
+            bare = c.db.execute(_READ["without_history"], {"tenant": tenant}).fetchall()
+            verdict = chains.verify(c.db.execute(_READ["chains"], {"tenant": tenant}))
+            if bare and verdict.first_bad is None:
+                verdict = verdict._replace(first_bad=f"{bare[0][0]} {bare[0][1]}: the job has no history")
+            return verdict
+
+        return await self._read(read)
+
+    async def head(self) -> str:
+        return await self._read(lambda c: chains.head(c.db.execute(_READ["heads"])))
+
+    async def wait_for_change(self, timeout: float) -> None:
+        """Own commits wake at once; those of other processes are noticed by the file's data version."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        woken = self._woken
+        before = await self._read(_data_version)
+        while (left := deadline - loop.time()) > 0:
+            try:
+                await asyncio.wait_for(woken.wait(), min(left, LOOK_AT_OTHERS_SECONDS))
+                return
+            except TimeoutError:
+                if await self._read(_data_version) != before:
+                    return
+
+    async def facts(self) -> dict[str, str]:
+        def read(c: Connection) -> dict[str, str]:
+            return {
+                "engine": f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})",
+                "file": self.path,
+                "journal_mode": str(c.db.pragma("journal_mode")),
+                "synchronous": {0: "off", 1: "normal", 2: "full", 3: "extra"}[int(str(c.db.pragma("synchronous")))],
+                "integrity": str(c.db.pragma("quick_check")),
+                "schema": _applied(c)[-1] if _applied(c) else "none",
+            }
+
+        return await self._read(read)
+
+    async def close(self) -> None:
+        await self._writer.close()
+        self._readers.shutdown(wait=True)
+        for connection in self._open_readers:
+            connection.close()
+        self._open_readers.clear()
+
+    def _routes_of(self, tenant: str) -> Routes:
+        return self._routes.setdefault(tenant, Routes(tenant))
+
+    def _wake(self) -> None:
+        self._woken.set()
+        self._woken = asyncio.Event()
+
+    async def _write(self, verb: Callable[[Connection], T]) -> T:
+        return await self._writer.run(verb)
+
+    async def _read(self, query: Callable[[Connection], T]) -> T:
+        if self.path == MEMORY:
+            return await self._writer.run(query)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_here, query)
+
+    def _read_here(self, query: Callable[[Connection], T]) -> T:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = Connection(self.path, clock=self._clock, readonly=True)
+            self._open_readers.append(connection)
+        try:
+            return query(connection)
+        except apsw.Error as error:
+            raise explain(error, self.path) from error
+
+    def _connect(self) -> Connection:
+        return Connection(self.path, clock=self._clock)
+
+
+def _data_version(connection: Connection) -> object:
+    return connection.db.pragma("data_version")
+
+
+_LADDER: Final = """
+CREATE TABLE IF NOT EXISTS schema_migration (
+  number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL)
+"""
+
+
+def _applied(connection: Connection) -> list[str]:
+    if not connection.db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migration'").fetchall():
+        return []
+    return [str(name) for (name,) in connection.db.execute("SELECT name FROM schema_migration ORDER BY number")]
+
+
+def _missing(connection: Connection) -> list[str]:
+    return [m.name for m in pending(migrations(PACKAGE), _checksums(connection))]
+
+
+def _checksums(connection: Connection) -> dict[int, str]:
+    if not _applied(connection):
+        return {}
+    return dict(connection.db.execute("SELECT number, checksum FROM schema_migration").fetchall())
+
+
+_pending = _missing
+
+
+def _migrate(connection: Connection) -> list[str]:
+    db = connection.db
+    db.execute(_LADDER)
+    todo = pending(migrations(PACKAGE), _checksums(connection))
+    for m in todo:
+        db.execute(m.text)
+        db.execute("INSERT INTO schema_migration VALUES (?, ?, ?, ?)", (m.number, m.name, m.checksum, connection.now))
+    return [m.name for m in todo]

@@ -1,0 +1,143 @@
+"""The one thread that writes: whatever has queued up while a commit was under way shares the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+import apsw
+
+from interlock.errors import Error, Fatal, StorageBroken, Unavailable
+from interlock.storage.sqlite.connection import Connection, explain
+
+T = TypeVar("T")
+MOST_AT_ONCE: Final = 128
+
+
+class _Work(NamedTuple):
+    verb: Callable[[Connection], Any]
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+
+
+class Writer:
+    """Runs verbs one after another in shared transactions, each with its own answer.
+
+    A verb that fails is undone alone. After a storage fault nothing is ever written again.
+    """
+
+    def __init__(self, open_connection: Callable[[], Connection], path: str) -> None:
+        self._path = path
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._broken: StorageBroken | None = None
+        self._closed = False
+        self.batches = 0
+        self.connection = open_connection()
+        self._thread = threading.Thread(target=self._run, name="interlock-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, verb: Callable[[Connection], T]) -> T:
+        """The answer of the verb, once its transaction is on disk."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        self._queue.put(_Work(verb, loop, answer))
+        return await answer
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self.connection.close()
+
+    def _run(self) -> None:
+        while (first := self._queue.get()) is not None:
+            batch = [first]
+            last = False
+            while len(batch) < MOST_AT_ONCE and not self._queue.empty():
+                work = self._queue.get()
+                if work is None:
+                    last = True
+                    break
+                batch.append(work)
+            self._tell(self._commit(batch))
+            if last:
+                return
+
+    def _commit(self, batch: list[_Work]) -> list[tuple[_Work, Any]]:
+        if self._broken is not None:
+            return [(work, self._broken) for work in batch]
+        connection = self.connection
+        answers: list[tuple[_Work, Any]] = []
+        try:
+            connection.begin()
+            connection.in_verb = 1
+            if len(batch) == 1:
+                answers.append((batch[0], batch[0].verb(connection)))
+            else:
+                answers.extend((work, self._alone(work)) for work in batch)
+            connection.db.execute("COMMIT")
+            self.batches += 1
+        except Exception as error:
+            self._undo()
+            meaning = self._judge(error)
+            if len(batch) > 1 and self._broken is None:
+                return [told for work in batch for told in self._commit([work])]
+            return [(work, meaning) for work in batch]
+        finally:
+            connection.in_verb = 0
+        return answers
+
+    def _alone(self, work: _Work) -> Any:
+        """One verb among others: its failure undoes only itself, unless the storage is at fault."""
+        db = self.connection.db
+        db.execute("SAVEPOINT verb")
+        try:
+            answer = work.verb(self.connection)
+        except apsw.Error:
+            raise
+        except Exception as error:
+            db.execute("ROLLBACK TO verb")
+            answer = error
+        db.execute("RELEASE verb")
+        return answer
+
+    def _undo(self) -> None:
+        if self.connection.db.in_transaction:
+            try:
+                self.connection.db.execute("ROLLBACK")
+            except apsw.Error as error:
+                self._judge(error)
+
+    def _judge(self, error: Exception) -> Exception:
+        try:
+            meaning: Error = explain(error, self._path)
+        except Exception as unexpected:
+            return unexpected
+        if isinstance(meaning, Fatal):
+            self._broken = meaning if isinstance(meaning, StorageBroken) else StorageBroken(str(meaning))
+        return meaning
+
+    @staticmethod
+    def _tell(answers: list[tuple[_Work, Any]]) -> None:
+        """Hand all answers over with one wake-up per loop; a caller that has gone away is passed over."""
+
+        def deliver(mine: list[tuple[_Work, Any]]) -> None:
+            for work, answer in mine:
+                if not work.answer.done():
+                    if isinstance(answer, BaseException):
+                        work.answer.set_exception(answer)
+                    else:
+                        work.answer.set_result(answer)
+
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Work, Any]]] = {}
+        for work, answer in answers:
+            by_loop.setdefault(work.loop, []).append((work, answer))
+        for loop, mine in by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(deliver, mine)

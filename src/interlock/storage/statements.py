@@ -1,0 +1,22 @@
+"""Named SQL statements, read from the .sql files beside an engine."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Final
+
+from interlock.domain.job import Job
+
+MARK: Final = "-- name: "
+LEFT_OUT_OF_LISTS: Final = frozenset({"payload", "result", "checkpoint", "error"})
+JOB_COLUMNS: Final = ", ".join(f"v.{f}" for f in Job._fields)
+LIST_COLUMNS: Final = ", ".join(f"null AS {f}" if f in LEFT_OUT_OF_LISTS else f"v.{f}" for f in Job._fields)
+
+
+def load(package: str, file: str) -> dict[str, str]:
+    """The statements of one file by name; {job} and {list} stand for the columns of a job_view v, whole or as listed."""
+    statements: dict[str, str] = {}
+    for part in (files(package) / file).read_text().split(MARK)[1:]:
+        name, text = part.split("\n", 1)
+        statements[name.strip()] = text.strip().removesuffix(";").replace("{job}", JOB_COLUMNS).replace("{list}", LIST_COLUMNS)
+    return statements

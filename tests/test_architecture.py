@@ -1,0 +1,269 @@
+"""Imports point down, modules stay small, and the repository names no machine and no package index."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "interlock"
+LONGEST_MODULE = 400
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+# Who may import whom, besides the standard library and the own room. None: everything. A longer name wins
+# over the room it stands in, and `storage.contract` allows that module and nothing beside it.
+MAY_IMPORT: Mapping[str, set[str] | None] = {
+    "errors": set(),
+    "config": {"errors"},
+    "domain": {"errors"},
+    "wire": {"errors", "domain"},
+    "storage": {"errors", "domain"},
+    "engine": {"errors", "domain", "wire", "storage.contract"},
+    "client": {"errors", "domain", "wire"},
+    "client.local": {"errors", "domain", "wire", "engine"},
+    "sdk": {"errors", "domain", "client.port"},
+    "worker": {"errors", "domain", "sdk", "client.port"},
+    "api": {"errors", "domain", "wire", "engine"},
+    "api.mcp": {"errors", "domain", "wire", "engine", "client.port"},
+    "dashboard": {"errors", "domain", "engine"},
+    "assemble": None,
+    "cli": None,
+    "testing": None,
+    "__main__": None,
+    "__init__": None,
+}
+NO_THIRD_PARTY = {"__init__", "errors", "config", "domain"}
+DRIVERS = {"apsw", "asyncpg"}
+DRIVER_ROOMS = {"storage"}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """`storage.sqlite.store` for that file, `storage` for its package, `__init__` for the package itself."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def within(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def imported(source: str, module: str, *, is_package: bool = False) -> Iterator[str]:
+    """Every name that a module imports anywhere in it, inside functions and type-checking blocks too."""
+    inside = ["interlock", *(module.split(".") if module != "__init__" else [])]
+    package = inside if is_package else inside[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{start}.{alias.name}" for alias in node.names)
+
+
+def rule_for(module: str) -> str | None:
+    return max((rule for rule in MAY_IMPORT if within(module, rule)), key=len, default=None)
+
+
+def refusal(module: str, target: str) -> str | None:
+    """Why `module` may not import `target`, or None if it may."""
+    rule = rule_for(module)
+    if rule is None:
+        return f"{module}: no such room in the import table"
+    room, allowed = module.partition(".")[0], MAY_IMPORT[rule]
+    top, _, inner = target.partition(".")
+    if top in sys.stdlib_module_names:
+        return None
+    if top != "interlock":
+        if room in NO_THIRD_PARTY:
+            return f"{module} imports {target}: {room} takes nothing from outside the standard library"
+        if top in DRIVERS and allowed is not None and room not in DRIVER_ROOMS:
+            return f"{module} imports {target}: only storage talks to a database driver"
+        if not declared(top):
+            return f"{module} imports {target}: pyproject.toml does not name it as a dependency"
+        return None
+    if allowed is None or inner == "__version__":
+        return None
+    if any(within(inner, name) for name in {room, *allowed}):
+        return None
+    return (
+        f"{module} imports {target}: {rule} may import only {', '.join(sorted(allowed)) or 'nothing of ours'}"
+    )
+
+
+def canonical(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+@cache
+def dependencies() -> frozenset[str]:
+    """The distributions that the package asks for, with every extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
+    return frozenset(canonical(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in asked)
+
+
+def declared(top: str) -> bool:
+    return any(canonical(name) in dependencies() for name in packages_distributions().get(top, []))
+
+
+def files() -> list[Path]:
+    """What is in the repository or would be after `git add`."""
+    listing = subprocess.run(
+        # The checkout may belong to somebody else, as in a container.
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert listing.returncode == 0, f"this test needs git and a checkout: {listing.stderr}"
+    return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def lines_matching(pattern: re.Pattern[str]) -> list[str]:
+    found = []
+    for path in files():
+        content = path.read_bytes()
+        if b"\0" in content:
+            continue
+        for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}")
+    return found
+
+
+# Written in parts, so that this file does not match itself.
+INDEX_HOST = re.compile(
+    "|".join(
+        [
+            r"\bpy" + r"pi\.org",
+            r"python" + r"hosted\.org",
+            r"npm" + r"js\.(org|com)",
+            r"https?://\S+/" + r"simple\b",
+        ]
+    )
+)
+MACHINE_PATH = re.compile(r"(?<![\w.~$}-])/(?:root|work|home|Users)/")
+
+
+def test_every_import_follows_the_table() -> None:
+    assert modules(), f"no modules in {SOURCE}"
+    refused = []
+    for path in modules():
+        targets = set(imported(path.read_text(), name_of(path), is_package=path.name == "__init__.py"))
+        refused += [why for target in sorted(targets) if (why := refusal(name_of(path), target))]
+        if rule_for(name_of(path)) is None:
+            refused.append(f"{name_of(path)}: no such room in the import table")
+    assert sorted(set(refused)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("domain.job", "import msgspec"),
+        ("domain.job", "from interlock.storage.contract import Store"),
+        ("domain.job", "def later():\n    from interlock import wire"),
+        ("domain.job", "from ..engine import jobs"),
+        ("errors", "from interlock.domain import job"),
+        ("config", "from interlock.wire import decode"),
+        ("wire", "from interlock.storage import contract"),
+        ("storage.sqlite.store", "from interlock.engine import jobs"),
+        ("engine.jobs", "from interlock.storage.sqlite.store import SqliteStore"),
+        ("engine.jobs", "from interlock.storage import postgres"),
+        ("engine.jobs", "from interlock.storage import Store"),
+        ("engine.jobs", "import interlock"),
+        ("engine.jobs", "import asyncpg"),
+        ("engine.jobs", "if TYPE_CHECKING:\n    from interlock.assemble import App"),
+        ("client.http", "from interlock.engine.jobs import Jobs"),
+        ("sdk.tasks", "from interlock.client.local import Local"),
+        ("api.native.jobs", "from interlock.client.port import Client"),
+        ("dashboard.pages", "from interlock.wire import encode"),
+        ("kitchen.sink", "import os"),
+        ("api.app", "import a_package_nobody_declared"),
+    ],
+)
+def test_the_table_refuses(module: str, statement: str) -> None:
+    assert [refusal(module, target) for target in imported(statement, module)] != [None]
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("domain.job", "from interlock.errors import Error\nfrom interlock.domain import retry\nimport uuid"),
+        ("domain.job", "from . import retry\nfrom .lifecycle import edges"),
+        ("wire", "import msgspec\nfrom interlock.domain.job import Job"),
+        ("storage.sqlite.store", "import apsw\nfrom interlock.storage import contract"),
+        (
+            "engine.jobs",
+            "from interlock.storage.contract import Store\nfrom interlock.storage import contract",
+        ),
+        ("engine.jobs", "from interlock import __version__, errors, wire"),
+        ("client.local", "from interlock.engine.jobs import Jobs"),
+        ("api.mcp.stdio", "from interlock.client.port import Client"),
+        ("cli.main", "from interlock.storage.postgres import store\nimport rich"),
+        ("__init__", "from interlock.assemble import App"),
+    ],
+)
+def test_the_table_allows(module: str, statement: str) -> None:
+    assert [why for target in imported(statement, module) if (why := refusal(module, target))] == []
+
+
+def test_importing_interlock_loads_nothing_from_outside_the_standard_library() -> None:
+    program = "import sys; before = set(sys.modules); import interlock; print(*(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert "interlock" in loaded
+    assert sorted(loaded - {"interlock"} - sys.stdlib_module_names) == []
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [name_of(path) for path in modules() if VAGUE_NAMES & set(name_of(path).split("."))] == []
+
+
+def test_the_repository_names_no_package_index() -> None:
+    assert lines_matching(INDEX_HOST) == []
+
+
+def test_the_repository_names_no_path_of_one_machine() -> None:
+    assert lines_matching(MACHINE_PATH) == []
+
+
+def test_no_lock_file_that_records_an_index_is_in_the_repository() -> None:
+    assert [path for path in files() if path.name == "uv.lock" or path.match("pylock*.toml")] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "matches"),
+    [
+        (INDEX_HOST, "index = https://" + "py" + "pi.org/simple", True),
+        (INDEX_HOST, "https://mirror.example/" + "simple", True),
+        (INDEX_HOST, "https://keepachangelog.com/en/1.1.0/", False),
+        (MACHINE_PATH, "open('" + "/root" + "/x')", True),
+        (MACHINE_PATH, "/work" + "/main/src", True),
+        (MACHINE_PATH, "src/interlock/work/x /worker/ /v1/work/", False),
+    ],
+)
+def test_the_searches_find_what_they_look_for(pattern: re.Pattern[str], line: str, matches: bool) -> None:
+    assert bool(pattern.search(line)) is matches
