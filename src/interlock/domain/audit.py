@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 
@@ -20,16 +21,26 @@ def history_hash(
     metadata: str | None,
     at: int,
 ) -> bytes:
-    """SHA-256 over the hash before and every field as length:text, where a null is a dash."""
-    number, tries, grant, time = str(version), str(attempt), str(fence), str(at)
+    """SHA-256 over the hash before and every field as length:text, where a null is a dash; lengths count bytes."""
     text = (
-        f"{len(tenant)}:{tenant}{len(job_id)}:{job_id}{len(number)}:{number}"
-        f"{'-' if from_status is None else f'{len(from_status)}:{from_status}'}{len(to_status)}:{to_status}"
-        f"{len(verb)}:{verb}{len(actor)}:{actor}{len(tries)}:{tries}{len(grant)}:{grant}"
-        f"{'-' if reason is None else f'{len(reason)}:{reason}'}"
-        f"{'-' if metadata is None else f'{len(metadata)}:{metadata}'}{len(time)}:{time}"
+        f"{_often(tenant)}36:{job_id}{_number(version)}{_move(from_status, to_status, verb, actor)}{_number(attempt)}"
+        f"{_number(fence)}{'-' if reason is None else _field(reason)}{'-' if metadata is None else _field(metadata)}{_time(at)}"
     )
-    if not text.isascii():  # lengths count bytes, so other text is measured field by field
-        fields = (tenant, job_id, number, from_status, to_status, verb, actor, tries, grant, reason, metadata, time)
-        text = "".join("-" if f is None else f"{len(f.encode())}:{f}" for f in fields)
-    return sha256((previous or b"") + text.encode()).digest()
+    return sha256(text.encode() if previous is None else previous + text.encode()).digest()
+
+
+def _field(value: object) -> str:
+    text = str(value)
+    return f"{len(text.encode())}:{text}"
+
+
+# The same few values come back in row after row; their text is made once.
+_often = lru_cache(256)(_field)
+_number = lru_cache(4096)(_field)
+_time = lru_cache(8)(_field)
+
+
+@lru_cache(4096)
+def _move(from_status: str | None, to_status: str, verb: str, actor: str) -> str:
+    origin = "-" if from_status is None else _field(from_status)
+    return f"{origin}{_field(to_status)}{_field(verb)}{_field(actor)}"

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from interlock.domain.audit import history_hash
 from interlock.domain.decide import (
-    CancelAck, Change, Complete, Fail, Order, Release, Standing, Unchanged, answer_repeat, decide, holds, receipt_of,
+    CancelAck, Change, Complete, Fail, Finish, Order, Release, Standing, Unchanged, answer_repeat, decide, holds, receipt_of,
 )  # fmt: skip
 from interlock.domain.job import Beat, Checkpoint, HistoryRow, Pulse, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
@@ -20,31 +20,65 @@ from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "change.sql")
 _INSERT_HISTORY: Final = load("interlock.storage.sqlite", "enqueue.sql")["insert_history"]
-_FINISHES: Final = (Complete, Fail, Release, CancelAck)
+_FINISHES: Final = (Fail, Release, CancelAck)
 
 
 class _Found(NamedTuple):
     standing: Standing
     seq: int
-    hash: bytes
+    head: bytes
 
 
 def carry_out(connection: Connection, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
     """Decide and write each order; two orders for one job follow each other."""
-    answers: list[Receipt | Refused | None] = [None] * len(orders)
+    answers: dict[int, Receipt | Refused] = {}
     waiting = list(range(len(orders)))
     while waiting:
         turn: dict[str, int] = {}
-        later = []
         for i in waiting:
-            if orders[i].id in turn:
-                later.append(i)
-            else:
-                turn[orders[i].id] = i
-        for i, answer in zip(turn.values(), _one_each(connection, tenant, [orders[i] for i in turn.values()]), strict=True):
-            answers[i] = answer
-        waiting = later
-    return [a for a in answers if a is not None]
+            turn.setdefault(orders[i].id, i)
+        plain = [i for i in turn.values() if type(orders[i]) is Complete]
+        others = [i for i in turn.values() if type(orders[i]) is not Complete]
+        for some, verb in ((plain, _complete), (others, _one_each)):
+            if some:
+                answers |= zip(some, verb(connection, tenant, [orders[i] for i in some]), strict=True)  # type: ignore[arg-type]
+        waiting = [i for i in waiting if i not in answers]
+    return [answers[i] for i in range(len(orders))]
+
+
+def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -> list[Receipt | Refused]:
+    """The hot finish: nothing to decide, the grant only has to be the current one."""
+    db, now = connection.db, connection.now
+    rows = db.execute(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps([o.id for o in orders])})
+    found = {row[0]: row for row in rows}
+    answers: list[Receipt | Refused] = []
+    updates, history_rows, ended = [], [], []
+    for order in orders:
+        row = found.get(order.id)
+        if row is None:
+            answers.append(Refused(NotFound(order.id)))
+            continue
+        id, seq, status, fence, worker, version, attempt, head = row
+        if status != "running" or fence != order.fence or worker != order.worker:
+            answers.append(_repeated(connection, tenant, order))
+            continue
+        actor = f"worker:{worker}"
+        move = ("running", "succeeded", "complete", actor, attempt, fence, None, None, now)
+        hash = history_hash(head, tenant, id, version + 1, *move)
+        updates.append((now, actor, order.result, order.result_summary, order.usage, order.sanitized, hash, tenant, seq))
+        history_rows.append((tenant, seq, version + 1, *move, hash))
+        answers.append(Receipt(id, fence, Status.SUCCEEDED, attempt, version + 1, None, now))
+        ended.append(id)
+    db.executemany(_SQL["complete"], updates)
+    db.executemany(_INSERT_HISTORY, history_rows)
+    _tell_parents(connection, tenant, ended)
+    return answers
+
+
+def _repeated(connection: Connection, tenant: str, order: Finish) -> Receipt | Refused:
+    ended = grant_end(connection, tenant, order.id, order.fence)
+    answer = answer_repeat(ended, order.verb, order.id, order.fence, order.worker)
+    return Refused(answer) if isinstance(answer, Error) else answer
 
 
 def _one_each(connection: Connection, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
@@ -53,12 +87,12 @@ def _one_each(connection: Connection, tenant: str, orders: Sequence[Order]) -> l
     changes: list[tuple[Change, _Found]] = []
     for order in orders:
         here = found.get(order.id)
-        outcome: Receipt | Change | Unchanged | Error
+        outcome: Change | Unchanged | Error
         if here is None:
             outcome = NotFound(order.id)
         elif isinstance(order, _FINISHES) and not holds(here.standing, order.fence, order.worker):
-            ended = grant_end(connection, tenant, order.id, order.fence)
-            outcome = answer_repeat(ended, order.verb, order.id, order.fence, order.worker)
+            answers.append(_repeated(connection, tenant, order))
+            continue
         else:
             outcome = decide(order, here.standing, now=connection.now, chance=random())
             if isinstance(outcome, Change) and outcome.children:
@@ -70,7 +104,7 @@ def _one_each(connection: Connection, tenant: str, orders: Sequence[Order]) -> l
         elif isinstance(outcome, Unchanged):
             answers.append(_last_receipt(connection, tenant, order.id))
         else:
-            answers.append(Refused(outcome) if isinstance(outcome, Error) else outcome)
+            answers.append(Refused(outcome))
     _write(connection, tenant, changes)
     return answers
 
@@ -122,36 +156,33 @@ def _write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, 
     if not changes:
         return
     db, now = connection.db, connection.now
-    completions, others, rows = [], [], []
-    for change, (standing, seq, hash) in changes:
-        if change.verb is Verb.COMPLETE:
-            completions.append(
-                (now, change.actor, change.result, change.result_summary, change.usage, change.sanitized, tenant, seq)
-            )
-        else:
-            others.append(change._asdict() | {"tenant": tenant, "seq": seq, "now": now, "awaiting": len(change.children),
-                                              "finished_at": now if change.status in TERMINAL else None})  # fmt: skip
-        fields = (
-            tenant, change.id, change.version + 1, standing.status, change.status, change.verb, change.actor,
-            standing.attempt, standing.fence, change.reason, change.metadata, now,
-        )  # fmt: skip
-        rows.append((*fields, history_hash(hash, *fields)))
-    if completions:
-        db.executemany(_SQL["complete"], completions)
-    if others:
-        db.executemany(_SQL["change"], others)
+    updates, rows = [], []
+    for change, (standing, seq, head) in changes:
+        version = change.version + 1
+        move = (standing.status, change.status, change.verb, change.actor, standing.attempt, standing.fence, change.reason,
+                change.metadata, now)  # fmt: skip
+        hash = history_hash(head, tenant, change.id, version, *move)
+        updates.append(change._asdict() | {
+            "tenant": tenant, "seq": seq, "now": now, "head": hash, "awaiting": len(change.children),
+            "finished_at": now if change.status in TERMINAL else None,
+        })  # fmt: skip
+        rows.append((tenant, seq, version, *move, hash))
+    db.executemany(_SQL["change"], updates)
     db.executemany(_INSERT_HISTORY, rows)
-    _tell_parents(connection, tenant, [change for change, _ in changes])
+    db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c, _ in changes for child in c.children])
+    _tell_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])
 
 
-def _tell_parents(connection: Connection, tenant: str, changes: Sequence[Change]) -> None:
+def _tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> None:
     """Children that ended are waited for no more; a job that ended waits for nobody."""
     db = connection.db
-    ended = json.dumps([c.id for c in changes if c.status in TERMINAL])
-    db.execute(_SQL["await_no_more"], {"tenant": tenant, "ids": ended})
-    parents = db.execute(_SQL["child_ended"], {"tenant": tenant, "ids": ended}).fetchall()
+    ((anyone,),) = db.execute(_SQL["anyone_awaits"], {"tenant": tenant}).fetchall()
+    if not anyone:
+        return
+    facts = {"tenant": tenant, "ids": json.dumps(ended)}
+    db.execute(_SQL["await_no_more"], facts)
+    parents = db.execute(_SQL["child_ended"], facts).fetchall()
     db.executemany(_SQL["one_child_less"], [(tenant, parent) for (parent,) in parents])
-    db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c in changes for child in c.children])
 
 
 def heartbeat(connection: Connection, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:

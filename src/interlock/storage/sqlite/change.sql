@@ -1,17 +1,20 @@
 -- name: standings
--- What decisions look at, with the hash of each job's last history row.
+-- What decisions look at, with the head of each job's history.
 SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline, j.lease_expires_at,
   j.run_started_at, j.timeout_seconds, b.backoff, b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
-  j.error, j.seq, h.hash
+  j.error, j.seq, j.head
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
-CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-CROSS JOIN job_history h ON h.tenant = j.tenant AND h.job_id = j.id AND h.version = j.version;
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
+
+-- name: held_to_complete
+SELECT j.id, j.seq, j.status, j.fence, j.worker, j.version, j.attempt, j.head
+FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
 -- name: complete
 UPDATE job SET status = 'succeeded', version = version + 1, worker = NULL, lease_expires_at = NULL, finished_at = ?1,
   updated_at = ?1, verb = 'complete', actor = ?2, reason = NULL, metadata = NULL, error = NULL, result = ?3, result_summary = ?4,
-  usage = coalesce(?5, usage), sanitized = sanitized OR ?6
-WHERE tenant = ?7 AND seq = ?8;
+  usage = coalesce(?5, usage), sanitized = sanitized OR ?6, head = ?7
+WHERE tenant = ?8 AND seq = ?9;
 
 -- name: change
 -- Writes a decided change; what a change leaves open stays as it is.
@@ -21,14 +24,15 @@ UPDATE job SET status = :status, version = version + 1, attempt = :attempt, rele
   gate_id = NULL, run_at = coalesce(:run_at, run_at), error = coalesce(:error, error),
   cancel_requested_at = coalesce(:cancel_requested_at, cancel_requested_at),
   cancel_reason = coalesce(:cancel_reason, cancel_reason), sanitized = sanitized OR :sanitized,
-  finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata
+  finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata,
+  head = :head
 WHERE tenant = :tenant AND seq = :seq;
 
 -- name: grant_end
 -- The history row that ended a grant.
-SELECT job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash
-FROM job_history
-WHERE tenant = :tenant AND job_id = :id AND fence = :fence AND from_status = 'running' AND to_status <> 'running';
+SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
+FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
+WHERE j.tenant = :tenant AND j.id = :id AND h.fence = :fence AND h.from_status = 'running' AND h.to_status <> 'running';
 
 -- name: children
 SELECT b.id, j.finished_at IS NOT NULL, b.parent_id
@@ -37,6 +41,9 @@ CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
 
 -- name: await_child
 INSERT INTO job_await (tenant, child_id, job_id) VALUES (?, ?, ?);
+
+-- name: anyone_awaits
+SELECT EXISTS (SELECT 1 FROM job_await WHERE tenant = :tenant);
 
 -- name: await_no_more
 DELETE FROM job_await WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));

@@ -24,7 +24,13 @@ _SQL: Final = load("interlock.storage.sqlite", "claim.sql")
 _INSERT_HISTORY: Final = load("interlock.storage.sqlite", "enqueue.sql")["insert_history"]
 EXPIRED_FIRST: Final = 100
 _STATUS: Final = Job._fields.index("status")
+_STATUSES: Final = {str(status): status for status in Status}
 _LISTS: Final = [Job._fields.index(name) for name in ("tags", "requires", "awaiting")]
+_GRANTED: Final = [
+    Job._fields.index(name)
+    for name in ("status", "version", "fence", "worker", "lease_expires_at", "heartbeat_at", "started_at", "run_started_at",
+                 "updated_at")
+]  # fmt: skip
 _SANITIZED: Final = Job._fields.index("sanitized")
 
 
@@ -33,26 +39,25 @@ def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) ->
     db, now = connection.db, connection.now
     if ask.claim_id is not None and (before := _granted_before(connection, tenant, ask)):
         return before
-    facts = {"tenant": tenant, "now": now, "limit": EXPIRED_FIRST}
-    if expired := db.execute(_SQL["expired_leases"], facts).fetchall():
-        carry_out(connection, tenant, [Expire(id) for (id,) in expired])
-    routes.refresh(connection)
-    paused = {type for (type,) in db.execute(_SQL["paused_types"], {"tenant": tenant})}
-    legs = [leg for leg in routes.legs(ask) if leg.type not in paused]
-    granted: list[int] = []
-    fences: list[int] = []
+    ((epoch, last_route, expired, paused),) = db.execute(_SQL["surroundings"], (tenant, now)).fetchall()
+    if expired:
+        rows = db.execute(_SQL["expired_leases"], {"tenant": tenant, "now": now, "limit": EXPIRED_FIRST}).fetchall()
+        carry_out(connection, tenant, [Expire(id) for (id,) in rows])
+    routes.refresh(connection, last_route)
+    legs = routes.legs(ask)
+    if paused:
+        paused_types = {type for (type,) in db.execute(_SQL["paused_types"], {"tenant": tenant})}
+        legs = [leg for leg in legs if leg.type not in paused_types]
+    granted: list[Job] = []
     while len(granted) < ask.limit:
         seqs = list(islice(_best(connection, tenant, legs), ask.limit - len(granted)))
         if not seqs:
             break
-        got = _grant(connection, tenant, ask, seqs)
-        granted += [seq for seq, _ in got]
-        fences += [fence for _, fence in got]
-    jobs = _jobs(connection, tenant, granted)
+        granted += _grant(connection, tenant, ask, seqs, epoch << 32)
     if ask.claim_id is not None:
-        pairs = json.dumps(list(zip(granted, fences, strict=True)))
+        pairs = json.dumps([(job.seq, job.fence) for job in granted])
         db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"granted": pairs, "now": now})
-    return jobs
+    return granted
 
 
 def _best(connection: Connection, tenant: str, legs: Sequence[Leg]) -> Iterator[int]:
@@ -72,28 +77,27 @@ def _best(connection: Connection, tenant: str, legs: Sequence[Leg]) -> Iterator[
                 cursor.close()
 
 
-def _grant(connection: Connection, tenant: str, ask: ClaimAsk, seqs: Sequence[int]) -> list[tuple[int, int]]:
+def _grant(connection: Connection, tenant: str, ask: ClaimAsk, seqs: Sequence[int], floor: int) -> list[Job]:
     """Grant these jobs, save for those whose deadline has passed: they end here."""
     db, now = connection.db, connection.now
-    ((epoch,),) = db.execute(_SQL["epoch"]).fetchall()
-    floor = epoch << 32
-    actor = principal.worker(ask.worker)
-    rows, granted, late = [], [], []
-    found = db.execute(_SQL["standing_for_grant"], {"tenant": tenant, "seqs": json.dumps(seqs)})
-    for id, seq, status, version, attempt, fence, deadline, hash in found.fetchall():
-        if deadline is not None and deadline <= now:
-            late.append(PassDeadline(id))
-            continue
-        fence = max(fence, floor) + 1
-        fields = (tenant, id, version + 1, status, "running", "claim", actor, attempt, fence, None, None, now)
-        rows.append((*fields, history_hash(hash, *fields)))
-        granted.append((seq, fence))
+    worker, actor = ask.worker, principal.worker(ask.worker)
     lease = round(ask.lease_seconds * SECOND)
-    db.execute(
-        _SQL["grant"],
-        {"tenant": tenant, "seqs": json.dumps([seq for seq, _ in granted]), "floor": floor, "worker": ask.worker,
-         "now": now, "lease": lease, "lease_seconds": ask.lease_seconds, "actor": actor},
-    )  # fmt: skip
+    updates, rows, granted, late = [], [], [], []
+    for row in db.execute(_SQL["to_grant"], {"tenant": tenant, "seqs": json.dumps(seqs)}).fetchall():
+        job = to_job(row[:-1])
+        if job.deadline is not None and job.deadline <= now:
+            late.append(PassDeadline(job.id))
+            continue
+        version, fence, expires = job.version + 1, max(job.fence, floor) + 1, now + lease
+        if job.timeout_seconds is not None:
+            expires = min(expires, now + round(job.timeout_seconds * SECOND))
+        move = (job.status, "running", "claim", actor, job.attempt, fence, None, None, now)
+        hash = history_hash(row[-1], tenant, job.id, version, *move)
+        updates.append((fence, worker, expires, ask.lease_seconds, now, actor, hash, tenant, job.seq))
+        rows.append((tenant, job.seq, version, *move, hash))
+        started = job.started_at or now
+        granted.append(_with_grant(job, (Status.RUNNING, version, fence, worker, expires, None, started, now, now)))
+    db.executemany(_SQL["grant"], updates)
     db.executemany(_INSERT_HISTORY, rows)
     if late:
         carry_out(connection, tenant, late)
@@ -122,10 +126,18 @@ def _jobs(connection: Connection, tenant: str, seqs: Sequence[int]) -> list[Job]
     return [to_job(row) for row in rows]
 
 
+def _with_grant(job: Job, changed: tuple[object, ...]) -> Job:
+    """The job with the values of the grant in place; what _replace does, at a third of its price."""
+    values: list[Any] = list(job)
+    for i, value in zip(_GRANTED, changed, strict=True):
+        values[i] = value
+    return Job._make(values)
+
+
 def to_job(row: tuple[Any, ...]) -> Job:
     """A row of job_view as a job."""
     values = list(row)
-    values[_STATUS] = Status(values[_STATUS])
+    values[_STATUS] = _STATUSES[values[_STATUS]]
     for i in _LISTS:
         values[i] = () if values[i] == "[]" else tuple(json.loads(values[i]))
     values[_SANITIZED] = bool(values[_SANITIZED])

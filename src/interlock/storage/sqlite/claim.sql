@@ -1,3 +1,9 @@
+-- name: surroundings
+-- What a claim must know first: the epoch, the newest route, whether leases have expired and types are paused.
+SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM route WHERE tenant = ?1),
+  EXISTS (SELECT 1 FROM job WHERE tenant = ?1 AND status = 'running' AND lease_expires_at <= ?2),
+  EXISTS (SELECT 1 FROM queue WHERE tenant = ?1 AND paused_at IS NOT NULL);
+
 -- name: paused_types
 SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL;
 
@@ -13,24 +19,18 @@ SELECT run_at, seq FROM job INDEXED BY job_ready_base
 WHERE tenant = ? AND base = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND route <> base
 ORDER BY run_at, seq;
 
--- name: standing_for_grant
-SELECT j.id, j.seq, j.status, j.version, j.attempt, j.fence, j.deadline, h.hash
-FROM json_each(:seqs) s CROSS JOIN job j ON j.tenant = :tenant AND j.seq = s.value
-CROSS JOIN job_history h ON h.tenant = j.tenant AND h.job_id = j.id AND h.version = j.version;
+-- name: to_grant
+-- The jobs about to be granted, with the head of each one's history.
+SELECT {job}, v.head FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value;
 
 -- name: grant
-UPDATE job SET status = 'running', version = version + 1, fence = max(fence, :floor) + 1, worker = :worker,
-  lease_expires_at = CASE WHEN timeout_seconds IS NULL THEN :now + :lease
-    ELSE min(:now + :lease, :now + CAST(round(timeout_seconds * 1000000) AS INTEGER)) END,
-  lease_seconds = :lease_seconds, heartbeat_at = NULL, started_at = coalesce(started_at, :now), run_started_at = :now,
-  updated_at = :now, verb = 'claim', actor = :actor, reason = NULL, metadata = NULL
-WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+UPDATE job SET status = 'running', version = version + 1, fence = ?1, worker = ?2, lease_expires_at = ?3, lease_seconds = ?4,
+  heartbeat_at = NULL, started_at = coalesce(started_at, ?5), run_started_at = ?5, updated_at = ?5, verb = 'claim', actor = ?6,
+  reason = NULL, metadata = NULL, head = ?7
+WHERE tenant = ?8 AND seq = ?9;
 
 -- name: jobs_by_seq
 SELECT {job} FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value;
-
--- name: epoch
-SELECT value FROM epoch;
 
 -- name: find_claim
 SELECT granted FROM claim WHERE tenant = :tenant AND worker = :worker AND claim_id = :claim_id;

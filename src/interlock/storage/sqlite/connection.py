@@ -16,6 +16,7 @@ from interlock.errors import Error, Fatal, StorageBroken, Unavailable
 
 MEMORY: Final = ":memory:"
 BUSY_MILLISECONDS: Final = 60_000
+CHECKPOINT_PAGES: Final = 8_000  # hot pages are written many times between two checkpoints, and copied back once
 
 # Versions before these can lose committed pages when a WAL file is reset while another connection writes.
 _SAFE: Final = 3_051_003
@@ -45,9 +46,12 @@ class Connection:
 
     def _set_up(self, path: str, readonly: bool) -> None:
         db = self.db
+        # Without this SQLite plans a cached statement anew whenever a bound value changes.
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_timeout(BUSY_MILLISECONDS)
         if path != MEMORY:
             db.pragma("journal_mode", "wal")
+            db.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
         db.pragma("synchronous", "full")
         db.pragma("foreign_keys", True)
         db.pragma("cell_size_check", True)

@@ -91,9 +91,11 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
         run_at = now if job.run_at is None else job.run_at
         if job.delay_seconds is not None:
             run_at = now + round(job.delay_seconds * SECOND)
+        move = (None, "queued", "enqueue", job.created_by, 1, 0, None, None, now)
+        hash = history_hash(None, tenant, job.id, 1, *move)
         rows.append(
             (tenant, seq, job.id, job.priority, route.no, route.base, run_at, job.deadline, job.timeout_seconds,
-             job.max_attempts, now, job.created_by)
+             job.max_attempts, now, job.created_by, hash)
         )  # fmt: skip
         bodies.append(
             (tenant, seq, job.id, job.type, now, job.created_by, job.requested_by, job.parent_id, job.redrive_of,
@@ -101,8 +103,7 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
              job.idempotency_key, job.body_sha256, job.backoff, job.expiry_delay_seconds, job.headers, job.traceparent,
              job.webhook, job.payload)
         )  # fmt: skip
-        fields = (tenant, job.id, 1, None, "queued", "enqueue", job.created_by, 1, 0, None, None, now)
-        history.append((*fields, history_hash(None, *fields)))
+        history.append((tenant, seq, 1, *move, hash))
     db.executemany(_SQL["insert_job"], rows)
     db.executemany(_SQL["insert_body"], bodies)
     db.executemany(_SQL["insert_history"], history)

@@ -14,8 +14,9 @@ WHERE v.tenant = :tenant AND v.seq < :before_seq
 ORDER BY v.seq DESC LIMIT :limit;
 
 -- name: history
-SELECT job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash
-FROM job_history WHERE tenant = :tenant AND job_id = :id ORDER BY version;
+SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
+FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
+WHERE j.tenant = :tenant AND j.id = :id ORDER BY h.version;
 
 -- name: due_leases
 SELECT j.tenant, j.id FROM tenant t CROSS JOIN job j INDEXED BY job_lease ON j.tenant = t.tenant
@@ -27,17 +28,17 @@ WHERE j.deadline IS NOT NULL AND j.status IN ('queued', 'retry', 'waiting_for_ap
 
 -- name: chains
 -- Every history row of a tenant (or of all), chain by chain, beside what the job itself says.
-SELECT h.tenant, h.job_id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata,
-  h.at, h.hash, j.version, j.status
-FROM job_history h LEFT JOIN job j ON j.tenant = h.tenant AND j.id = h.job_id
+SELECT h.tenant, coalesce(j.id, 'seq ' || h.seq), h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence,
+  h.reason, h.metadata, h.at, h.hash, j.version, j.status
+FROM job_history h LEFT JOIN job j ON j.tenant = h.tenant AND j.seq = h.seq
 WHERE :tenant IS NULL OR h.tenant = :tenant
-ORDER BY h.tenant, h.job_id, h.version;
+ORDER BY h.tenant, h.seq, h.version;
 
 -- name: without_history
 SELECT j.tenant, j.id FROM job j
 WHERE (:tenant IS NULL OR j.tenant = :tenant)
-  AND NOT EXISTS (SELECT 1 FROM job_history h WHERE h.tenant = j.tenant AND h.job_id = j.id) LIMIT 1;
+  AND NOT EXISTS (SELECT 1 FROM job_history h WHERE h.tenant = j.tenant AND h.seq = j.seq) LIMIT 1;
 
 -- name: heads
-SELECT j.tenant, j.id, h.hash FROM job j JOIN job_history h ON h.tenant = j.tenant AND h.job_id = j.id AND h.version = j.version
+SELECT j.tenant, j.id, h.hash FROM job j JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
 ORDER BY j.tenant, j.id;

@@ -48,9 +48,8 @@ class Routes:
         self._by_key: dict[Key, Route] = {}
         self._legs: dict[ClaimAsk, list[Leg]] = {}
 
-    def refresh(self, connection: Connection) -> None:
+    def refresh(self, connection: Connection, last: int) -> None:
         """Learn what other processes have added; forget what a rolled back transaction had."""
-        (last,) = connection.db.execute(_SQL["last_route"], {"tenant": self._tenant}).fetchall()[0]
         if last < self._last:
             self.__init__(self._tenant)  # type: ignore[misc]
         if last > self._last:
@@ -60,7 +59,8 @@ class Routes:
 
     def of(self, connection: Connection, jobs: Iterable[NewJob]) -> list[Route]:
         """The route of each job, made where it is new."""
-        self.refresh(connection)
+        ((last,),) = connection.db.execute(_SQL["last_route"], {"tenant": self._tenant}).fetchall()
+        self.refresh(connection, last)
         return [self._route(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key)) for j in jobs]
 
     def legs(self, ask: ClaimAsk) -> list[Leg]:

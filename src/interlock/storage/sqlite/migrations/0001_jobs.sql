@@ -59,6 +59,7 @@ CREATE TABLE job (
   heartbeat_at        INTEGER,
   gate_id             TEXT,
   version             INTEGER NOT NULL,
+  head                BLOB,  -- the hash of the newest row of its history
   releases            INTEGER NOT NULL,
   cancel_requested_at INTEGER,
   cancel_reason       TEXT,
@@ -160,10 +161,10 @@ CREATE TABLE job_checkpoint (
   PRIMARY KEY (tenant, job_id)
 ) WITHOUT ROWID;
 
--- Every transition of every job; each hash covers the row and the hash before it.
+-- Every transition of every job (seq tells which); each hash covers the row, the id of the job and the hash before it.
 CREATE TABLE job_history (
   tenant      TEXT NOT NULL,
-  job_id      TEXT NOT NULL,
+  seq         INTEGER NOT NULL,
   version     INTEGER NOT NULL,
   from_status TEXT,
   to_status   TEXT NOT NULL,
@@ -174,6 +175,6 @@ CREATE TABLE job_history (
   reason      TEXT,
   metadata    TEXT,
   at          INTEGER NOT NULL,
-  hash        BLOB NOT NULL
-);
-CREATE UNIQUE INDEX job_history_version ON job_history (tenant, job_id, version);
+  hash        BLOB NOT NULL,
+  PRIMARY KEY (tenant, seq, version)
+) WITHOUT ROWID;
