@@ -17,6 +17,7 @@ from interlock.domain.retry import SECOND
 from interlock.errors import CheckpointConflict, Error, Invalid, NotFound
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.statements import load
+from interlock.storage.turns import turns
 
 _SQL: Final = load("interlock.storage.sqlite", "change.sql")
 _INSERT_HISTORY: Final = load("interlock.storage.sqlite", "enqueue.sql")["insert_history"]
@@ -32,17 +33,12 @@ class _Found(NamedTuple):
 def carry_out(connection: Connection, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
     """Decide and write each order; two orders for one job follow each other."""
     answers: dict[int, Receipt | Refused] = {}
-    waiting = list(range(len(orders)))
-    while waiting:
-        turn: dict[str, int] = {}
-        for i in waiting:
-            turn.setdefault(orders[i].id, i)
-        plain = [i for i in turn.values() if type(orders[i]) is Complete]
-        others = [i for i in turn.values() if type(orders[i]) is not Complete]
+    for turn in turns(orders):
+        plain = [i for i in turn if type(orders[i]) is Complete]
+        others = [i for i in turn if type(orders[i]) is not Complete]
         for some, verb in ((plain, _complete), (others, _one_each)):
             if some:
-                answers |= zip(some, verb(connection, tenant, [orders[i] for i in some]), strict=True)  # type: ignore[arg-type]
-        waiting = [i for i in waiting if i not in answers]
+                answers |= zip(some, verb(connection, tenant, [orders[i] for i in some]), strict=True)  # type: ignore[operator]
     return [answers[i] for i in range(len(orders))]
 
 
@@ -208,7 +204,7 @@ def heartbeat(connection: Connection, tenant: str, beats: Sequence[Beat]) -> lis
             held[beat.id] = job._replace(checkpoint_seq=beat.checkpoint.seq, checkpoint=beat.checkpoint.data)
         answers.append(Pulse(beat.id, expires, job.cancel_requested_at is not None, job.cancel_reason, bool(job.paused)))
     connection.db.executemany(_SQL["beat"], moves)
-    _save(connection, tenant, saves, held)
+    _save(connection, tenant, saves)
     return answers
 
 
@@ -226,7 +222,7 @@ def checkpoint(connection: Connection, tenant: str, checkpoints: Sequence[Checkp
         saves.append(c)
         held[c.id] = job._replace(checkpoint_seq=c.seq, checkpoint=c.data)
         answers.append(c.seq)
-    _save(connection, tenant, saves, held)
+    _save(connection, tenant, saves)
     return answers
 
 
@@ -269,7 +265,6 @@ def _checkpoint_fault(job: _Held | None, c: Checkpoint) -> Error | None:
     return CheckpointConflict(c.id, c.seq, job.checkpoint_seq)
 
 
-def _save(connection: Connection, tenant: str, saves: Sequence[Checkpoint], held: dict[str, _Held]) -> None:
-    now = connection.now
-    connection.db.executemany(_SQL["save_checkpoint"], [(tenant, c.id, c.seq, c.data, now) for c in saves])
-    connection.db.executemany(_SQL["touch"], [(now, c.sanitized, tenant, held[c.id].seq) for c in saves])
+def _save(connection: Connection, tenant: str, saves: Sequence[Checkpoint]) -> None:
+    rows = [(tenant, c.id, c.seq, c.data, c.sanitized, connection.now) for c in saves]
+    connection.db.executemany(_SQL["save_checkpoint"], rows)

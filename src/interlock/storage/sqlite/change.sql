@@ -65,12 +65,9 @@ LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id;
 -- name: beat
 UPDATE job SET lease_expires_at = ?, heartbeat_at = ?, updated_at = ? WHERE tenant = ? AND seq = ?;
 
--- name: touch
-UPDATE job SET updated_at = ?, sanitized = sanitized OR ? WHERE tenant = ? AND seq = ?;
-
 -- name: save_checkpoint
-INSERT INTO job_checkpoint (tenant, job_id, seq, data, at) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET seq = excluded.seq, data = excluded.data, at = excluded.at;
+INSERT INTO job_checkpoint (tenant, job_id, seq, data, sanitized, at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET seq = excluded.seq, data = excluded.data, sanitized = excluded.sanitized, at = excluded.at;
 
 -- name: pause
 INSERT INTO queue (tenant, type, paused_at, paused_by, pause_reason) VALUES (:tenant, :type, :at, :actor, :reason)

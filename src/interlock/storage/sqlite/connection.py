@@ -16,7 +16,7 @@ from interlock.errors import Error, Fatal, StorageBroken, Unavailable
 
 MEMORY: Final = ":memory:"
 BUSY_MILLISECONDS: Final = 60_000
-CHECKPOINT_PAGES: Final = 8_000  # hot pages are written many times between two checkpoints, and copied back once
+CHECKPOINT_PAGES: Final = 8000  # hot pages are written many times between two checkpoints, and copied back once
 
 # Versions before these can lose committed pages when a WAL file is reset while another connection writes.
 _SAFE: Final = 3_051_003

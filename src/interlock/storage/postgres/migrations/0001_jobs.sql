@@ -33,9 +33,10 @@ create table interlock.epoch (
 insert into interlock.epoch default values;
 comment on table interlock.epoch is 'One number, raised after a restore: every fence handed out before it is void.';
 
+create sequence interlock.route_no;
 create table interlock.route (
   tenant       text    not null,
-  no           bigint  generated always as identity,
+  no           bigint  not null,
   base         bigint  not null,
   type         text    not null,
   requires     text[]  not null,
@@ -63,7 +64,7 @@ comment on table interlock.queue is 'What operators set for all jobs of one type
 create table interlock.job (
   tenant               text        not null,
   id                   uuid        not null,
-  seq                  bigint      not null generated always as identity (cache 32),
+  seq                  bigint      not null generated always as identity,
   type                 text        not null,
   status               interlock.status not null,
   priority             integer     not null,
@@ -77,6 +78,7 @@ create table interlock.job (
   worker               text,
   fence                bigint      not null,
   lease_expires_at     timestamptz,
+  lease_seconds        double precision,
   gate_id              uuid,
   version              integer     not null,
   releases             integer     not null,
@@ -130,7 +132,6 @@ create table interlock.job (
 create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
 create unique index job_seq on interlock.job (tenant, seq);
 create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;
-alter table interlock.job alter column payload set compression pglz;
 comment on table interlock.job is
   'Every job, for ever: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
 
@@ -153,6 +154,7 @@ create table interlock.lease (
   job_id       uuid        not null,
   fence        bigint      not null,
   worker       text        not null,
+  seconds      double precision not null,
   expires_at   timestamptz not null,
   run_ends_at  timestamptz,
   heartbeat_at timestamptz,
@@ -176,9 +178,11 @@ create table interlock.job_await (
   tenant   text not null,
   child_id uuid not null,
   job_id   uuid not null,
+  deadline timestamptz,
   primary key (tenant, child_id, job_id)
 );
 create index job_await_parent on interlock.job_await (tenant, job_id);
+create index job_await_deadline on interlock.job_await (tenant, deadline) where deadline is not null;
 comment on table interlock.job_await is 'Children a released job still waits for.';
 
 create table interlock.job_checkpoint (
@@ -186,6 +190,7 @@ create table interlock.job_checkpoint (
   job_id uuid        not null,
   seq    bigint      not null,
   data   text        not null,
+  sanitized boolean  not null,
   at     timestamptz not null,
   primary key (tenant, job_id)
 );

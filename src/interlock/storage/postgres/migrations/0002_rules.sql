@@ -88,6 +88,10 @@ begin
   from born n;
   insert into ready (tenant, route, base, run_at, seq, job_id, deadline)
   select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline from born n;
+  if exists (select from (select distinct n.tenant, n.route from born n) b
+             where not exists (select from route r where r.tenant = b.tenant and r.no = b.route)) then
+    raise exception 'interlock: a job names a route that does not exist' using errcode = 'foreign_key_violation';
+  end if;
   return null;
 end $$;
 create trigger after_insert after insert on interlock.job referencing new table as born
@@ -97,12 +101,13 @@ create function interlock.after_update() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
   now_micros bigint := interlock.micros(interlock.clock());
-  changes integer; written integer; granted boolean; ended boolean; waiting boolean; left_ready boolean; children boolean;
+  changes integer; written integer; granted boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
+  parents uuid[];
 begin
   select count(*), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
-    bool_or(status <= 'retry'), bool_or(previous <= 'retry' and status <> 'running'),
-    bool_or(parent_id is not null and finished_at is not null)
-  into changes, granted, ended, waiting, left_ready, children from changed;
+    bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),
+    bool_or(parent_id is not null and status >= 'succeeded')
+  into changes, granted, ended, entered, left_ready, children from changed;
   if changes = 0 then return null; end if;
 
   insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
@@ -119,15 +124,76 @@ begin
   end if;
 
   if granted then
-    insert into lease (tenant, job_id, fence, worker, expires_at, run_ends_at)
-    select n.tenant, n.id, n.fence, n.worker, n.lease_expires_at, n.run_started_at + n.timeout_seconds * interval '1 second'
+    insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at)
+    select n.tenant, n.id, n.fence, n.worker, coalesce(n.lease_seconds, 60), n.lease_expires_at,
+      n.run_started_at + n.timeout_seconds * interval '1 second'
     from changed n where n.status = 'running' and n.previous <> 'running';
   end if;
   if ended then
     delete from lease l using changed n
     where n.previous = 'running' and n.status <> 'running' and l.tenant = n.tenant and l.job_id = n.id;
   end if;
+  if entered then
+    insert into ready (tenant, route, base, run_at, seq, job_id, deadline)
+    select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline from changed n
+    where n.status <= 'retry' and n.previous > 'retry'
+      and not exists (select from job_await a where a.tenant = n.tenant and a.job_id = n.id);
+  end if;
+  if left_ready then
+    delete from ready q using changed n
+    where n.previous <= 'retry' and n.status > 'running'
+      and q.tenant = n.tenant and q.route = n.route and q.run_at = n.run_at and q.seq = n.seq;
+    delete from job_await a using changed n
+    where n.previous <= 'retry' and n.status > 'running' and a.tenant = n.tenant and a.job_id = n.id;
+  end if;
+  if children then
+    with gone as (
+      delete from job_await a using changed n
+      where n.parent_id is not null and n.status >= 'succeeded' and a.tenant = n.tenant and a.child_id = n.id
+      returning a.job_id)
+    select array_agg(distinct job_id) into parents from gone;
+    if parents is not null then
+      -- Two children may end at once: the lock makes the later one see that the earlier is waited for no more.
+      perform from job j where j.tenant = current_tenant() and j.id = any(parents) order by j.id for update;
+      insert into ready (tenant, route, base, run_at, seq, job_id, deadline)
+      select j.tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline from job j
+      where j.tenant = current_tenant() and j.id = any(parents) and j.status <= 'retry'
+        and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id);
+    end if;
+  end if;
   return null;
 end $$;
 create trigger after_update after update on interlock.job referencing new table as changed
   for each statement execute function interlock.after_update();
+
+-- An edit of a waiting job moves its place in ready; rare, so row by row, with the old key at hand.
+create function interlock.move_ready() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+begin
+  update ready q set route = new.route, base = new.base, run_at = new.run_at, deadline = new.deadline
+  where q.tenant = old.tenant and q.route = old.route and q.run_at = old.run_at and q.seq = old.seq;
+  return null;
+end $$;
+create trigger move_ready after update on interlock.job for each row
+  when (old.status <= 'retry' and new.status = old.status) execute function interlock.move_ready();
+
+create function interlock.refuse_history() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: history is append-only; % is refused', tg_op using errcode = 'insufficient_privilege';
+end $$;
+create function interlock.job_lives(p_tenant text, p_job_id uuid) returns boolean
+  language sql stable return exists (select from interlock.job where tenant = p_tenant and id = p_job_id);
+create trigger history_never_changes before update on interlock.job_history for each row execute function interlock.refuse_history();
+create trigger history_goes_with_its_job before delete on interlock.job_history for each row
+  when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_history();
+create trigger history_is_not_truncated before truncate on interlock.job_history
+  for each statement execute function interlock.refuse_history();
+
+create function interlock.refuse_delete() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: only a job that has ended may be deleted, not %', old.id using errcode = 'check_violation';
+end $$;
+create trigger job_is_permanent before delete on interlock.job for each row
+  when (old.status < 'succeeded') execute function interlock.refuse_delete();
+create trigger job_is_not_truncated before truncate on interlock.job
+  for each statement execute function interlock.refuse_history();

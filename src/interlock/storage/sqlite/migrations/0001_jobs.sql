@@ -157,6 +157,7 @@ CREATE TABLE job_checkpoint (
   job_id TEXT NOT NULL,
   seq    INTEGER NOT NULL,
   data   TEXT NOT NULL,
+  sanitized INTEGER NOT NULL,
   at     INTEGER NOT NULL,
   PRIMARY KEY (tenant, job_id)
 ) WITHOUT ROWID;

@@ -9,8 +9,8 @@ SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers
     (SELECT json_group_array(a.child_id ORDER BY a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
   END AS awaiting,
   j.cancel_requested_at, j.cancel_reason,
-  CASE WHEN j.fence > 0 THEN (SELECT c.data FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) END AS checkpoint,
-  CASE WHEN j.fence > 0 THEN (SELECT c.seq FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) END AS checkpoint_seq,
-  j.usage, j.result, j.result_summary, j.error, j.sanitized, j.version, j.releases, b.created_at, j.updated_at, j.started_at,
-  j.run_started_at, j.finished_at, j.head, j.lease_seconds
-FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
+  c.data AS checkpoint, c.seq AS checkpoint_seq, j.usage, j.result, j.result_summary, j.error,
+  j.sanitized OR coalesce(c.sanitized, 0) AS sanitized, j.version, j.releases, b.created_at,
+  max(j.updated_at, coalesce(c.at, 0)) AS updated_at, j.started_at, j.run_started_at, j.finished_at, j.head
+FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id AND j.fence > 0;

@@ -1,0 +1,82 @@
+"""Bringing a PostgreSQL schema up to date, one process at a time, and checking that it is."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Final
+
+import asyncpg
+
+from interlock.errors import SchemaMismatch, Unavailable
+from interlock.storage.migrate import Migration, migrations, pending
+from interlock.storage.postgres.connection import Conn
+
+PACKAGE: Final = "interlock.storage.postgres"
+LOCK: Final = 7_166_011_201  # any number, the same in every version
+VERBS: Final = ("enqueue", "claim", "change", "read")
+
+_LADDER: Final = """
+create schema if not exists interlock;
+create table if not exists interlock.schema_migration (
+  number integer primary key, name text not null, checksum text not null, applied_at timestamptz not null default now());
+comment on table interlock.schema_migration is 'The migrations that made this schema; number 0 stands for the verbs.';
+"""
+
+
+def verbs() -> Migration:
+    """All functions that do the work; replaced whenever they differ."""
+    return Migration(0, "verbs", "".join((files(PACKAGE) / "verbs" / f"{name}.sql").read_text() for name in VERBS))
+
+
+async def migrate(dsn: str) -> list[str]:
+    """Apply what is missing in one transaction; a second migrator waits and finds nothing to do."""
+    try:
+        connection = await asyncpg.connect(dsn, timeout=10)
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
+    try:
+        async with connection.transaction():
+            await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
+            await connection.execute(_LADDER)
+            applied = dict(await connection.fetch("select number, checksum from interlock.schema_migration"))
+            have = applied.pop(0, None)
+            todo = pending(migrations(PACKAGE), applied)
+            if have != verbs().checksum:
+                todo.append(verbs())
+            for m in todo:
+                await connection.execute(m.text)
+                await connection.execute(
+                    "insert into interlock.schema_migration (number, name, checksum) values ($1, $2, $3) "
+                    "on conflict (number) do update set checksum = excluded.checksum, applied_at = now()",
+                    m.number, m.name, m.checksum,
+                )  # fmt: skip
+            await connection.execute(
+                "grant select on interlock.schema_migration to interlock_app; "
+                "revoke execute on all functions in schema interlock from public; "
+                "grant execute on all functions in schema interlock to interlock_app, interlock_sweep"
+            )
+        return [m.name for m in todo]
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaMismatch(f"this role may not migrate the database ({error}); connect as the owner of the schema") from error
+    finally:
+        await connection.close()
+
+
+async def check(connection: Conn) -> None:
+    """Refuse a schema that this program does not fit."""
+    advice = "run interlock migrate with the owner's database URL"
+    try:
+        rows = await connection.fetch("select number, checksum from interlock.schema_migration")
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        raise SchemaMismatch(f"the database has no schema for Interlock yet; {advice}") from None
+    except asyncpg.InsufficientPrivilegeError:
+        raise SchemaMismatch("this role may not use the schema interlock; grant it the role interlock_app") from None
+    applied = dict(rows)
+    have = applied.pop(0, None)
+    if missing := pending(migrations(PACKAGE), applied):
+        raise SchemaMismatch(f"the database lacks migration {missing[0].name}; {advice}")
+    if have != verbs().checksum:
+        raise SchemaMismatch(f"the functions in the database are of another version; {advice}")
+
+
+

@@ -1,0 +1,79 @@
+-- Tenants cannot see each other: row-level security stands behind every predicate, for every role but the sweeper's, which
+-- owns only the functions that look across tenants and tells nothing but tenant and id.
+
+do $$
+begin
+  if not exists (select from pg_roles where rolname = 'interlock_sweep') then
+    create role interlock_sweep nologin;
+  end if;
+end $$;
+grant interlock_app, interlock_sweep to current_user;
+grant usage on schema interlock to interlock_sweep;
+
+do $$
+declare
+  name text;
+begin
+  foreach name in array array['route', 'queue', 'job', 'ready', 'lease', 'claim', 'job_await', 'job_checkpoint', 'job_history'] loop
+    execute format('alter table interlock.%I enable row level security', name);
+    execute format('alter table interlock.%I force row level security', name);
+    execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
+  end loop;
+end $$;
+
+grant select, insert on interlock.route to interlock_app;
+grant usage on sequence interlock.route_no, interlock.job_seq_seq to interlock_app;
+grant select, insert, update on interlock.queue, interlock.job_checkpoint to interlock_app;
+grant select, insert, update on interlock.job to interlock_app;
+grant select, delete on interlock.ready to interlock_app;
+grant select, update on interlock.lease to interlock_app;
+grant select, insert, update, delete on interlock.claim to interlock_app;
+grant select, insert on interlock.job_await to interlock_app;
+grant select on interlock.job_history, interlock.job_view, interlock.epoch to interlock_app;
+
+grant select on interlock.route, interlock.ready, interlock.lease, interlock.claim, interlock.job_await to interlock_sweep;
+create policy sweep on interlock.route for select to interlock_sweep using (true);
+create policy sweep on interlock.ready for select to interlock_sweep using (true);
+create policy sweep on interlock.lease for select to interlock_sweep using (true);
+create policy sweep on interlock.job_await for select to interlock_sweep using (true);
+create policy sweep on interlock.claim for select to interlock_sweep using (true);
+
+-- Every tenant that ever had a job, found by skipping from one to the next.
+create function interlock.tenants() returns setof text
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  with recursive t(tenant) as (
+    (select tenant from route order by tenant limit 1)
+    union all
+    select (select r.tenant from route r where r.tenant > t.tenant order by r.tenant limit 1) from t where t.tenant is not null
+  ) select tenant from t where tenant is not null
+$$;
+
+create function interlock.due_leases(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select l.tenant, l.job_id from tenants() t cross join lateral
+    (select tenant, job_id from lease where tenant = t and expires_at <= p_now order by expires_at limit p_limit) l
+  limit p_limit
+$$;
+
+create function interlock.due_deadlines(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select q.tenant, q.job_id from tenants() t cross join lateral
+    ((select tenant, job_id from ready where tenant = t and deadline <= p_now order by deadline limit p_limit)
+     union all
+     (select tenant, job_id from job_await where tenant = t and deadline <= p_now order by deadline limit p_limit)) q
+  limit p_limit
+$$;
+
+create function interlock.old_claims(p_before timestamptz, p_limit integer) returns table (tenant text, worker text, claim_id text)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select c.tenant, c.worker, c.claim_id from claim c where c.at < p_before limit p_limit
+$$;
+
+grant create on schema interlock to interlock_sweep;
+alter function interlock.tenants() owner to interlock_sweep;
+alter function interlock.due_leases(timestamptz, integer) owner to interlock_sweep;
+alter function interlock.due_deadlines(timestamptz, integer) owner to interlock_sweep;
+alter function interlock.old_claims(timestamptz, integer) owner to interlock_sweep;
+revoke create on schema interlock from interlock_sweep;
+revoke execute on all functions in schema interlock from public;
+grant execute on all functions in schema interlock to interlock_app, interlock_sweep;

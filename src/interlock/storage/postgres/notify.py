@@ -1,0 +1,74 @@
+"""Waking claimers: a hint sent after the commit, at most one per process and few milliseconds, and heard by all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+import asyncpg
+
+CHANNEL: Final = "interlock_ready"
+AT_MOST_EVERY_SECONDS: Final = 0.005
+RECONNECT_SECONDS: Final = 1.0
+
+
+class Bell:
+    """Rings in every process that listens. Never part of a job's transaction; losing it costs only time."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._heard = asyncio.Event()
+        self._rung = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def ring(self) -> None:
+        """Wake the claimers here at once, those elsewhere in a moment."""
+        self._hear()
+        self._start()
+        self._rung.set()
+
+    async def wait(self, timeout: float) -> None:
+        """Return at the next ring, or after the timeout."""
+        self._start()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._heard.wait(), timeout)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_connected())
+
+    def _hear(self, *_: object) -> None:
+        self._heard.set()
+        self._heard = asyncio.Event()
+
+    async def _keep_connected(self) -> None:
+        while True:
+            connection = None
+            try:
+                connection = await asyncpg.connect(self._dsn, timeout=5, command_timeout=5)
+                await connection.add_listener(CHANNEL, self._hear)
+                await self._pass_on(connection)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await asyncio.sleep(RECONNECT_SECONDS)
+            finally:
+                if connection is not None:
+                    connection.terminate()
+
+    async def _pass_on(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(self._rung.wait(), 10)
+            except TimeoutError:
+                await connection.execute("select 1")  # a dead peer is noticed here
+                continue
+            self._rung.clear()
+            await connection.execute(f"notify {CHANNEL}")
+            await asyncio.sleep(AT_MOST_EVERY_SECONDS)

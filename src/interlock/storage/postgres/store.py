@@ -1,0 +1,181 @@
+"""The store contract on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from interlock.domain.decide import Order
+from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.retry import SECOND
+from interlock.errors import SchemaMismatch
+from interlock.storage import chains
+from interlock.storage.contract import Due, Verdict
+from interlock.storage.postgres import change, claim, enqueue, ladder
+from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link
+from interlock.storage.postgres.notify import Bell
+
+T = TypeVar("T")
+NO_ID: Final = "00000000-0000-0000-0000-000000000000"
+PAGE: Final = 2_000
+
+
+class PostgresStore:
+    """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
+
+    def __init__(self, dsn: str, link: Link, clock: Callable[[], int] | None) -> None:
+        self._link = link
+        self._clock = clock
+        self._routes = enqueue.Routes()
+        self._bell = Bell(dsn)
+
+    @classmethod
+    async def open(cls, dsn: str, *, size: int = 8, clock: Callable[[], int] | None = None) -> PostgresStore:
+        """Connect; refuse a server that is too old and a schema that does not fit. A clock is for tests."""
+        link = await Link.open(dsn, size=size)
+        store = cls(dsn, link, clock)
+        try:
+            await link.run(ladder.check)
+            async with link.pool.acquire() as connection:
+                number = int(await connection.fetchval("show server_version_num"))
+            if number < OLDEST_SERVER:
+                raise SchemaMismatch(f"PostgreSQL 15 or newer is needed, this one is {number // 10_000}")
+        except BaseException:
+            await link.close()
+            raise
+        return store
+
+    async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
+        told = await self._run(lambda c: enqueue.enqueue(c, self._routes, tenant, jobs, whole))
+        self._bell.ring()
+        return told
+
+    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
+        return await self._run(lambda c: claim.claim(c, tenant, ask), repeatable=ask.claim_id is not None)
+
+    async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+        return await self._run(lambda c: change.heartbeat(c, tenant, beats))
+
+    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+        return await self._run(lambda c: change.checkpoint(c, tenant, checkpoints))
+
+    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+        told = await self._run(lambda c: change.carry_out(c, tenant, orders))
+        self._bell.ring()
+        return told
+
+    async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
+        rows = await self._fetch("select * from interlock.jobs($1, $2)", tenant, list(job_ids))
+        jobs = {job.id: job for job in map(claim.to_job, rows)}
+        return [jobs.get(id) for id in job_ids]
+
+    async def find(self, tenant: str, filter: Filter) -> list[Job]:
+        f = filter
+        rows = await self._fetch(
+            "select * from interlock.find_jobs($1, $2::text[]::interlock.status[], $3, $4, $5, $6, $7, $8, $9, $10)",
+            tenant, [str(s) for s in f.statuses] or None, f.type, f.worker, f.parent_id, list(f.tags), f.created_after,
+            f.created_before, f.before_seq, f.limit,
+        )  # fmt: skip
+        return sorted(map(claim.to_job, rows), key=lambda job: -job.seq)
+
+    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
+        rows = await self._fetch("select * from interlock.history($1, $2)", tenant, job_id)
+        return [change.to_history(row) for row in rows]
+
+    async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
+        await self._fetch("select interlock.pause($1, $2, $3, $4)", tenant, type, actor, reason)
+        self._bell.ring()
+
+    async def due_leases(self, limit: int) -> list[Due]:
+        rows = await self._fetch("select tenant, job_id from interlock.due_leases(interlock.clock(), $1)", limit)
+        return [Due(*row) for row in rows]
+
+    async def due_deadlines(self, limit: int) -> list[Due]:
+        rows = await self._fetch("select distinct tenant, job_id from interlock.due_deadlines(interlock.clock(), $1)", limit)
+        return [Due(*row) for row in rows]
+
+    async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
+        before = await self.now() - round(older_than_seconds * SECOND)
+        gone = 0
+        for tenant, worker, claim_id in await self._fetch("select * from interlock.old_claims($1, $2)", before, limit):
+            ((dropped,),) = await self._fetch("select interlock.forget_claim($1, $2, $3)", tenant, worker, claim_id)
+            gone += dropped
+        return gone
+
+    async def now(self) -> int:
+        ((now,),) = await self._fetch("select interlock.clock()")
+        return int(now)
+
+    async def verify(self, tenant: str | None = None) -> Verdict:
+        verdict = Verdict(0, 0, None)
+        for name in [tenant] if tenant is not None else await self._tenants():
+            part = await self._verify(name)
+            verdict = Verdict(verdict.jobs + part.jobs, verdict.rows + part.rows, verdict.first_bad or part.first_bad)
+        return verdict
+
+    async def _verify(self, tenant: str) -> Verdict:
+        verdict = Verdict(0, 0, None)
+        after = NO_ID
+        while rows := await self._fetch("select * from interlock.chains($1, $2, $3)", tenant, after, PAGE):
+            part = chains.verify([tuple(row) for row in rows])
+            verdict = Verdict(verdict.jobs + part.jobs, verdict.rows + part.rows, verdict.first_bad or part.first_bad)
+            after = rows[-1]["job_id"]
+        bare = await self._fetch("select * from interlock.without_history($1)", tenant)
+        if bare and verdict.first_bad is None:
+            verdict = verdict._replace(first_bad=f"{tenant} {bare[0][0]}: the job has no history")
+        return verdict
+
+    async def head(self) -> str:
+        ends: list[tuple[str, str, bytes]] = []
+        for tenant in await self._tenants():
+            after = NO_ID
+            while rows := await self._fetch("select * from interlock.heads($1, $2, $3)", tenant, after, PAGE):
+                ends += [(tenant, row[0], row[1]) for row in rows]
+                after = rows[-1][0]
+        return chains.head(ends)
+
+    async def _tenants(self) -> list[str]:
+        return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
+
+    async def wait_for_change(self, timeout: float) -> None:
+        await self._bell.wait(timeout)
+
+    async def facts(self) -> dict[str, str]:
+        names = ("server_version", "synchronous_commit", "fsync", "full_page_writes")
+        facts = {}
+        for name in names:
+            ((value,),) = await self._fetch(f"show {name}")
+            facts[name] = str(value)
+        ((role, schema),) = await self._fetch(
+            "select current_user::text, (select name from interlock.schema_migration order by number desc limit 1)"
+        )
+        return {"engine": f"PostgreSQL {facts.pop('server_version')}", "role": role, "schema": schema, **facts}
+
+    async def close(self) -> None:
+        await self._bell.close()
+        await self._link.close()
+
+    async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]:
+        return await self._run(lambda c: c.fetch(statement, *values))
+
+    async def _run(self, verb: Callable[[Conn], Any], *, repeatable: bool = True) -> Any:
+        if self._clock is None:
+            return await self._link.run(verb, repeatable=repeatable)
+
+        async def at_set_time(connection: Conn) -> Any:
+            await connection.execute("select set_config('interlock.clock', to_timestamp($1 / 1e6)::text, false)", float(clock()))
+            return await verb(connection)
+
+        clock = self._clock
+        return await self._link.run(at_set_time, repeatable=repeatable)
+
+
+async def migrate(dsn: str) -> list[str]:
+    """Apply what is missing, as the owner of the schema, and name it."""
+    return await ladder.migrate(dsn)
+
+
+

@@ -1,0 +1,135 @@
+-- Grants the best jobs a worker may have. A single row without an id means: leases or deadlines have run out, sweep first.
+create or replace function interlock.claim(
+  p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
+  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_sweep boolean
+) returns setof interlock.job_view language plpgsql
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+declare
+  t timestamptz := interlock.clock();
+  floor bigint;
+  everything boolean := p_repositories is null and p_affinity_keys is null;
+  got tid[] := '{}';
+  ids uuid[] := '{}';
+  fences bigint[] := '{}';
+  more tid[];
+  more_ids uuid[];
+  more_fences bigint[];
+  seen integer;
+  want integer := p_limit;
+  granted integer;
+  earlier uuid[];
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  if p_claim_id is not null then
+    perform pg_advisory_xact_lock(hashtextextended(p_tenant || '/' || p_worker || '/' || p_claim_id, 0));
+    select array_agg(j.id) into earlier from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+    join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
+    where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id;
+    if earlier is not null then
+      return query select v.* from interlock.job_view v where v.tenant = p_tenant and v.id = any(earlier);
+      return;
+    end if;
+  end if;
+  if p_sweep and (exists (select from interlock.lease l where l.tenant = p_tenant and l.expires_at <= t)
+      or exists (select from interlock.ready q where q.tenant = p_tenant and q.deadline <= t)) then
+    return next null;
+    return;
+  end if;
+  select e.value::bigint << 32 into floor from interlock.epoch e;
+
+  for attempt in 1..5 loop
+    with legs as materialized (
+      select r.no, r.priority from interlock.route r
+      where r.tenant = p_tenant and (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
+        and (p_repositories is null or r.repository is null or r.repository = any(p_repositories))
+        and (p_affinity_keys is null or r.affinity_key is null or r.affinity_key = any(p_affinity_keys))
+        and (not everything or r.no = r.base)
+        and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)
+    ), picked as materialized (
+      select x.at, x.job_id from legs cross join lateral (
+        (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
+         where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t and (q.deadline is null or q.deadline > t)
+         order by q.run_at, q.seq limit want)
+        union all
+        (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
+         where everything and q.tenant = p_tenant and q.base = legs.no and q.route <> q.base and q.run_at <= t
+           and (q.deadline is null or q.deadline > t)
+         order by q.run_at, q.seq limit want)) x
+      order by legs.priority desc, x.run_at, x.seq limit want
+    ), locked as materialized (
+      select picked.at, j.ctid as job_at, j.id, greatest(j.fence, floor) + 1 as fence from picked join interlock.job j on j.tenant = p_tenant and j.id = picked.job_id
+      where j.status <= 'retry' limit p_limit - cardinality(got) for update of j skip locked
+    ), taken as (
+      delete from interlock.ready q using locked where q.ctid = locked.at
+    )
+    select (select count(*) from picked), array_agg(locked.job_at), array_agg(locked.id), array_agg(locked.fence)
+    into seen, more, more_ids, more_fences from locked;
+    got := got || more;
+    ids := ids || more_ids;
+    fences := fences || more_fences;
+    -- Fewer than asked for although there were candidates: others hold them, so look further back.
+    exit when cardinality(got) >= p_limit or seen < want;
+    want := want + p_limit;
+  end loop;
+
+  return query
+  update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
+    worker = p_worker, lease_seconds = p_seconds,
+    lease_expires_at = t + least(p_seconds, j.timeout_seconds) * interval '1 second',
+    started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim', actor = 'worker:' || p_worker,
+    reason = null, metadata = null
+  where j.ctid = any(got)
+  returning j.tenant, j.id, j.seq, j.type, j.status, j.priority, j.payload, j.headers, j.traceparent, j.tags, j.agent_kind,
+    j.agent_id, j.affinity_key, j.repository, j.requires, j.idempotency_key, j.webhook, j.parent_id, j.redrive_of, j.created_by,
+    j.requested_by, j.run_at, j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.max_attempts,
+    j.worker, j.fence, j.lease_expires_at, null::timestamptz, j.gate_id, '{}'::uuid[], j.cancel_requested_at, j.cancel_reason,
+    case when j.version > 2 then (select c.data from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
+    case when j.version > 2 then (select c.seq from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
+    j.usage, j.result, j.result_summary, j.error,
+    j.sanitized or (j.version > 2 and exists
+      (select from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id and c.sanitized)),
+    j.version, j.releases, j.created_at, j.updated_at, j.started_at, j.run_started_at, j.finished_at;
+  get diagnostics granted = row_count;
+  if granted <> cardinality(got) then
+    raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
+  end if;
+
+  if p_claim_id is not null then
+    insert into interlock.claim (tenant, worker, claim_id, job_ids, fences, at)
+    values (p_tenant, p_worker, p_claim_id, ids, fences, t)
+    on conflict (tenant, worker, claim_id) do update set job_ids = excluded.job_ids, fences = excluded.fences, at = excluded.at;
+  end if;
+end $$;
+
+-- Drops a named claim none of whose jobs still runs under it; otherwise looks at it again later.
+create or replace function interlock.forget_claim(p_tenant text, p_worker text, p_claim_id text) returns boolean language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  if exists (
+    select from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+    join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
+    where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id
+  ) then
+    update interlock.claim set at = interlock.clock() where tenant = p_tenant and worker = p_worker and claim_id = p_claim_id;
+    return false;
+  end if;
+  delete from interlock.claim where tenant = p_tenant and worker = p_worker and claim_id = p_claim_id;
+  return true;
+end $$;
+
+-- Leases of one tenant that have run out, longest ago first.
+create or replace function interlock.expired_leases(p_tenant text, p_limit integer) returns table (id uuid) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select l.job_id from interlock.lease l
+    where l.tenant = p_tenant and l.expires_at <= interlock.clock() order by l.expires_at limit p_limit;
+end $$;
+
+-- Waiting jobs of one tenant that may no longer start.
+create or replace function interlock.passed_deadlines(p_tenant text, p_limit integer) returns table (id uuid) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select q.job_id from interlock.ready q
+    where q.tenant = p_tenant and q.deadline <= interlock.clock() order by q.deadline limit p_limit;
+end $$;

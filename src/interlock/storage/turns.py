@@ -1,0 +1,23 @@
+"""Several items for one job in one batch take effect one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+
+class _ForAJob(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+def turns(items: Sequence[_ForAJob]) -> Iterator[list[int]]:
+    """The positions of the items, split so that no job comes twice in one turn and the order of each job's items is kept."""
+    waiting = list(range(len(items)))
+    while waiting:
+        turn: dict[str, int] = {}
+        for i in waiting:
+            turn.setdefault(items[i].id, i)
+        yield list(turn.values())
+        taken = set(turn.values())
+        waiting = [i for i in waiting if i not in taken] if len(taken) < len(waiting) else []
