@@ -98,9 +98,7 @@ def refusal(module: str, target: str) -> str | None:
         return None
     if any(within(inner, name) for name in {room, *allowed}):
         return None
-    return (
-        f"{module} imports {target}: {rule} may import only {', '.join(sorted(allowed)) or 'nothing of ours'}"
-    )
+    return f"{module} imports {target}: {rule} may import only {', '.join(sorted(allowed)) or 'nothing of ours'}"
 
 
 def canonical(distribution: str) -> str:

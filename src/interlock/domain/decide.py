@@ -339,4 +339,3 @@ def _change(
         cancel_reason=cancel_reason,
         sanitized=sanitized,
     )
-

@@ -20,9 +20,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
 # For the flattened text of a well-formed document only: there every backslash starts an escape and four hex
 # digits follow each "u", so whether an escape stands alone can be told from its two neighbours.
-_LONE_ESCAPE = re.compile(
-    r"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|[c-fC-F]..(?<!\\u[dD][89abAB]..\\u[dD][c-fC-F]..))"
-)
+_LONE_ESCAPE = re.compile(r"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|[c-fC-F]..(?<!\\u[dD][89abAB]..\\u[dD][c-fC-F]..))")
 # For flattened text too: there a quote always opens or closes a string.
 _TOKEN = re.compile(r'"[^"]*"|[\[\]{},]|[^\s"\[\]{},:]+')
 
@@ -64,9 +62,7 @@ def _constant(name: str) -> NoReturn:
 
 
 # The hooks return nothing: only the verdict is wanted, so that values are freed while the text is read.
-_STRICT = json.JSONDecoder(
-    object_pairs_hook=_pairs, parse_int=_int, parse_float=_float, parse_constant=_constant
-)
+_STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=_int, parse_float=_float, parse_constant=_constant)
 _SYNTAX = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 
@@ -143,11 +139,7 @@ def _read(text: str | bytes, what: str, limit: int) -> tuple[str, bool]:
 def _judge(text: str, what: str, *, lone: bool) -> None:
     """Refuse everything but surrogates; `lone` tells the explanation whether to look for those as well."""
     # Depth 65 takes 65 brackets of each kind, so most texts need no count and few others a closer look.
-    if (
-        len(text) > 2 * MAX_DEPTH
-        and text.count("[") + text.count("{") > MAX_DEPTH
-        and _depth(text) > MAX_DEPTH
-    ):
+    if len(text) > 2 * MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise Malformed(f"{what} is nested deeper than {MAX_DEPTH} levels")
     body = text.strip(_SPACE)
     try:
@@ -176,11 +168,7 @@ def _depth(text: str) -> int:
 
 def _has_lone_escape(text: str) -> bool:
     """Tell whether a well-formed text has an escape of a surrogate that is not half of a pair."""
-    return (
-        "\\" in text
-        and ("\\ud" in text or "\\uD" in text)
-        and _LONE_ESCAPE.search(_flatten(text)) is not None
-    )
+    return "\\" in text and ("\\ud" in text or "\\uD" in text) and _LONE_ESCAPE.search(_flatten(text)) is not None
 
 
 def _explain(text: str, what: str, *, lone: bool) -> Malformed | Invalid:

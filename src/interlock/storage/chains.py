@@ -42,7 +42,9 @@ def _bad_row(row: tuple[Any, ...], before: tuple[Any, ...] | None) -> str | None
 def _bad_end(row: tuple[Any, ...] | None) -> str | None:
     if row is None or (row[13] == row[2] and row[14] == row[4]):
         return None
-    return f"{row[0]} {row[1]} version {row[2]}: the job says version {row[13]}, {row[14]}; its history ends in {row[4]}"
+    return (
+        f"{row[0]} {row[1]} version {row[2]}: the job says version {row[13]}, {row[14]}; its history ends in {row[4]}"
+    )
 
 
 def head(rows: Iterable[tuple[str, str, bytes]]) -> str:

@@ -39,5 +39,7 @@ def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migrati
                 f"the database has migration {number}, which this version of Interlock does not know; use a newer version"
             )
         if ours.checksum != checksum:
-            raise SchemaMismatch(f"migration {ours.name} differs from the one that made this database; restore the original file")
+            raise SchemaMismatch(
+                f"migration {ours.name} differs from the one that made this database; restore the original file"
+            )
     return [m for m in known if m.number not in applied]

@@ -18,5 +18,7 @@ def load(package: str, file: str) -> dict[str, str]:
     statements: dict[str, str] = {}
     for part in (files(package) / file).read_text().split(MARK)[1:]:
         name, text = part.split("\n", 1)
-        statements[name.strip()] = text.strip().removesuffix(";").replace("{job}", JOB_COLUMNS).replace("{list}", LIST_COLUMNS)
+        statements[name.strip()] = (
+            text.strip().removesuffix(";").replace("{job}", JOB_COLUMNS).replace("{list}", LIST_COLUMNS)
+        )
     return statements

@@ -33,11 +33,17 @@ async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
 
 async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -> list[Answer]:
     """The hot finish: one call; only what did not come back costs more."""
-    columns = zip(*((o.id, o.fence, o.worker, o.result, o.result_summary, o.usage, o.sanitized) for o in orders), strict=True)
-    rows = await connection.fetch(
-        "select id, fence, attempt, version, finished_at from interlock.complete($1, $2, $3, $4, $5, $6, $7, $8)", tenant, *columns
+    columns = zip(
+        *((o.id, o.fence, o.worker, o.result, o.result_summary, o.usage, o.sanitized) for o in orders), strict=True
     )
-    done = {id: Receipt(id, fence, Status.SUCCEEDED, attempt, version, None, at) for id, fence, attempt, version, at in rows}
+    rows = await connection.fetch(
+        "select id, fence, attempt, version, finished_at from interlock.complete($1, $2, $3, $4, $5, $6, $7, $8)",
+        tenant,
+        *columns,
+    )
+    done = {
+        id: Receipt(id, fence, Status.SUCCEEDED, attempt, version, None, at) for id, fence, attempt, version, at in rows
+    }
     refused = await _explain(connection, tenant, [o for o in orders if o.id not in done])
     return [done.get(o.id) or refused[o.id] for o in orders]
 
@@ -51,12 +57,18 @@ async def _explain(connection: Conn, tenant: str, orders: Sequence[Finish]) -> d
     ends = await _grant_ends(connection, tenant, [(o.id, o.fence) for o in orders])
     answers: dict[str, Answer] = {}
     for o in orders:
-        answer = answer_repeat(ends.get((o.id, o.fence)), o.verb, o.id, o.fence, o.worker) if o.id in known else NotFound(o.id)
+        answer = (
+            answer_repeat(ends.get((o.id, o.fence)), o.verb, o.id, o.fence, o.worker)
+            if o.id in known
+            else NotFound(o.id)
+        )
         answers[o.id] = Refused(answer) if isinstance(answer, Error) else answer
     return answers
 
 
-async def _grant_ends(connection: Conn, tenant: str, grants: Sequence[tuple[str, int]]) -> dict[tuple[str, int], HistoryRow]:
+async def _grant_ends(
+    connection: Conn, tenant: str, grants: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], HistoryRow]:
     ids, fences = zip(*grants, strict=True)
     rows = await connection.fetch("select * from interlock.grant_ends($1, $2, $3)", tenant, ids, fences)
     return {(row.job_id, row.fence): row for row in map(to_history, rows)}
@@ -104,7 +116,9 @@ def _receipt(change: Change, job: Standing, now: int) -> Receipt:
 
 async def _await_children(connection: Conn, tenant: str, change: Change) -> Change | Error:
     """Make the job wait for those children that have not ended yet, or refuse a stranger."""
-    rows = await connection.fetch("select id, ended, parent_id from interlock.children($1, $2)", tenant, list(change.children))
+    rows = await connection.fetch(
+        "select id, ended, parent_id from interlock.children($1, $2)", tenant, list(change.children)
+    )
     children = {row[0]: (row[1], row[2]) for row in rows}
     for child in change.children:
         if child not in children or children[child][1] != change.id:
@@ -156,7 +170,9 @@ async def _beat(
         columns = zip(*((b.id, b.fence, b.worker, b.lease_seconds) for b in good), strict=True)
         rows = await connection.fetch("select * from interlock.heartbeat($1, $2, $3, $4, $5)", tenant, *columns)
         pulses = {row[0]: Pulse(*row) for row in rows}
-    faults = faults | await _why_not_held(connection, tenant, [(b.id, b.fence, b.worker) for b in good if b.id not in pulses])
+    faults = faults | await _why_not_held(
+        connection, tenant, [(b.id, b.fence, b.worker) for b in good if b.id not in pulses]
+    )
     return [faults.get(beat.id) or pulses[beat.id] for beat in beats]
 
 

@@ -55,7 +55,9 @@ async def enqueue(
             if whole and any(isinstance(answer, Refused) for answer in answers):
                 raise _Whole(answers)
             return answers
-    except asyncpg.ForeignKeyViolationError:  # the database was restored to a time before a route that is remembered here
+    except (
+        asyncpg.ForeignKeyViolationError
+    ):  # the database was restored to a time before a route that is remembered here
         routes.forget()
         return await enqueue(connection, routes, tenant, jobs, whole)
     except _Whole as refused:
@@ -64,7 +66,11 @@ async def enqueue(
 
 async def _parents(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dict[str, bool]:
     ids = sorted({job.parent_id for job in jobs if job.parent_id is not None})
-    return dict(await connection.fetch("select id, is_open from interlock.open_parents($1, $2)", tenant, ids)) if ids else {}
+    return (
+        dict(await connection.fetch("select id, is_open from interlock.open_parents($1, $2)", tenant, ids))
+        if ids
+        else {}
+    )
 
 
 async def _enqueue(
@@ -74,7 +80,9 @@ async def _enqueue(
     good = [(job, route) for job, route, fault in zip(jobs, where, faults, strict=True) if fault is None]
     added = await _insert(connection, tenant, good)
     left = [job for job, _ in good if job.id not in added]
-    left += [job for job, fault in zip(jobs, faults, strict=True) if fault is not None and job.idempotency_key is not None]
+    left += [
+        job for job, fault in zip(jobs, faults, strict=True) if fault is not None and job.idempotency_key is not None
+    ]
     by_key: dict[str, tuple[str, int, bytes | None]] = {}
     by_id: dict[str, int] = {}
     if left:
@@ -89,7 +97,9 @@ async def _enqueue(
         key = job.idempotency_key
         if job.id in added:
             answers.append(Enqueued(job.id, added[job.id], False))
-        elif job.id in by_id and (key is None or by_key[key][0] == job.id):  # our own, from a call whose answer got lost
+        elif job.id in by_id and (
+            key is None or by_key[key][0] == job.id
+        ):  # our own, from a call whose answer got lost
             answers.append(Enqueued(job.id, by_id[job.id], False))
         elif key is not None and key in by_key:
             id, seq, body = by_key[key]

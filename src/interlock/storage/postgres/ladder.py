@@ -57,7 +57,9 @@ async def migrate(dsn: str) -> list[str]:
             )
         return [m.name for m in todo]
     except asyncpg.InsufficientPrivilegeError as error:
-        raise SchemaMismatch(f"this role may not migrate the database ({error}); connect as the owner of the schema") from error
+        raise SchemaMismatch(
+            f"this role may not migrate the database ({error}); connect as the owner of the schema"
+        ) from error
     finally:
         await connection.close()
 
@@ -77,6 +79,3 @@ async def check(connection: Conn) -> None:
         raise SchemaMismatch(f"the database lacks migration {missing[0].name}; {advice}")
     if have != verbs().checksum:
         raise SchemaMismatch(f"the functions in the database are of another version; {advice}")
-
-
-

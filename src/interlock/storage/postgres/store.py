@@ -94,7 +94,9 @@ class PostgresStore:
         return [Due(*row) for row in rows]
 
     async def due_deadlines(self, limit: int) -> list[Due]:
-        rows = await self._fetch("select distinct tenant, job_id from interlock.due_deadlines(interlock.clock(), $1)", limit)
+        rows = await self._fetch(
+            "select distinct tenant, job_id from interlock.due_deadlines(interlock.clock(), $1)", limit
+        )
         return [Due(*row) for row in rows]
 
     async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
@@ -166,7 +168,9 @@ class PostgresStore:
             return await self._link.run(verb, repeatable=repeatable)
 
         async def at_set_time(connection: Conn) -> Any:
-            await connection.execute("select set_config('interlock.clock', to_timestamp($1 / 1e6)::text, false)", float(clock()))
+            await connection.execute(
+                "select set_config('interlock.clock', to_timestamp($1 / 1e6)::text, false)", float(clock())
+            )
             return await verb(connection)
 
         clock = self._clock
@@ -176,6 +180,3 @@ class PostgresStore:
 async def migrate(dsn: str) -> list[str]:
     """Apply what is missing, as the owner of the schema, and name it."""
     return await ladder.migrate(dsn)
-
-
-

@@ -61,7 +61,9 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         actor = f"worker:{worker}"
         move = ("running", "succeeded", "complete", actor, attempt, fence, None, None, now)
         hash = history_hash(head, tenant, id, version + 1, *move)
-        updates.append((now, actor, order.result, order.result_summary, order.usage, order.sanitized, hash, tenant, seq))
+        updates.append(
+            (now, actor, order.result, order.result_summary, order.usage, order.sanitized, hash, tenant, seq)
+        )
         history_rows.append((tenant, seq, version + 1, *move, hash))
         answers.append(Receipt(id, fence, Status.SUCCEEDED, attempt, version + 1, None, now))
         ended.append(id)
@@ -202,7 +204,9 @@ def heartbeat(connection: Connection, tenant: str, beats: Sequence[Beat]) -> lis
         if beat.checkpoint is not None:
             saves.append(beat.checkpoint)
             held[beat.id] = job._replace(checkpoint_seq=beat.checkpoint.seq, checkpoint=beat.checkpoint.data)
-        answers.append(Pulse(beat.id, expires, job.cancel_requested_at is not None, job.cancel_reason, bool(job.paused)))
+        answers.append(
+            Pulse(beat.id, expires, job.cancel_requested_at is not None, job.cancel_reason, bool(job.paused))
+        )
     connection.db.executemany(_SQL["beat"], moves)
     _save(connection, tenant, saves)
     return answers

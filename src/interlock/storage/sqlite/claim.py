@@ -148,7 +148,9 @@ def forget_claims(connection: Connection, older_than: int, limit: int) -> int:
     """Drop named claims of that age whose jobs no longer run under them; look at the others again later."""
     db, now = connection.db, connection.now
     gone, kept = [], []
-    for tenant, worker, claim_id, granted in db.execute(_SQL["old_claims"], {"before": now - older_than, "limit": limit}).fetchall():
+    for tenant, worker, claim_id, granted in db.execute(
+        _SQL["old_claims"], {"before": now - older_than, "limit": limit}
+    ).fetchall():
         if running_under(connection, tenant, worker, granted):
             kept.append((now, tenant, worker, claim_id))
         else:

@@ -113,7 +113,9 @@ def explain(error: Exception, path: str) -> Error:
     if isinstance(error, apsw.FullError):
         return Unavailable(f"the disk that holds {path} is full; nothing was written, free some space")
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
-        return Unavailable(f"another process has held {path} for more than {BUSY_MILLISECONDS // 1000} s; nothing was written")
+        return Unavailable(
+            f"another process has held {path} for more than {BUSY_MILLISECONDS // 1000} s; nothing was written"
+        )
     if isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)):
         return Unavailable(f"{path} cannot be opened for writing: {error}")
     raise error

@@ -17,7 +17,9 @@ from interlock.storage.statements import load
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
 
 
-def enqueue(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool) -> list[Enqueued | Refused]:
+def enqueue(
+    connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool
+) -> list[Enqueued | Refused]:
     """Add the jobs that are new; with `whole`, none if any is refused."""
     answers, new = _sort_out(connection, tenant, jobs)
     if whole and any(isinstance(a, Refused) for a in answers):

@@ -4,9 +4,8 @@ create schema if not exists interlock;
 
 do $$
 begin
-  if not exists (select from pg_roles where rolname = 'interlock_app') then
-    create role interlock_app nologin;
-  end if;
+  create role interlock_app nologin;
+exception when duplicate_object or unique_violation then null;  -- roles belong to the whole server
 end $$;
 grant usage on schema interlock to interlock_app;
 

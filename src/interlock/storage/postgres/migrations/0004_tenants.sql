@@ -3,9 +3,8 @@
 
 do $$
 begin
-  if not exists (select from pg_roles where rolname = 'interlock_sweep') then
-    create role interlock_sweep nologin;
-  end if;
+  create role interlock_sweep nologin;
+exception when duplicate_object or unique_violation then null;  -- roles belong to the whole server
 end $$;
 grant interlock_app, interlock_sweep to current_user;
 grant usage on schema interlock to interlock_sweep;

@@ -1,0 +1,40 @@
+"""Fixtures shared by all tests: one PostgreSQL per test process, a fresh store per test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.storage.contract import Store
+from tests.support.postgres import Postgres
+from tests.support.postgres import postgres as running_postgres
+from tests.support.stores import ENGINES, ManualClock, make_template, open_store
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL with a migrated template database."""
+    with running_postgres() as server:
+        asyncio.run(make_template(server))
+        yield server
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """The name of the engine under test."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def store(engine: str, clock: ManualClock, tmp_path: Path, postgres: Postgres) -> AsyncIterator[Store]:
+    """A fresh store on each engine, with a clock that stands still until moved."""
+    async with open_store(engine, directory=tmp_path, postgres=postgres, clock=clock) as opened:
+        yield opened
