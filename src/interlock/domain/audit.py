@@ -24,7 +24,8 @@ def history_hash(
     """SHA-256 over the hash before and every field as length:text, where a null is a dash; lengths count bytes."""
     text = (
         f"{_often(tenant)}36:{job_id}{_number(version)}{_move(from_status, to_status, verb, actor)}{_number(attempt)}"
-        f"{_number(fence)}{'-' if reason is None else _field(reason)}{'-' if metadata is None else _field(metadata)}{_time(at)}"
+        f"{_number(fence)}{'-' if reason is None else _field(reason)}"
+        f"{'-' if metadata is None else _field(metadata)}{_time(at)}"
     )
     return sha256(text.encode() if previous is None else previous + text.encode()).digest()
 

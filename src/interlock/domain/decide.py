@@ -7,6 +7,7 @@ of the job under a row lock, asks `decide`, and writes the change; both engines 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from interlock.domain import principal
@@ -312,7 +313,7 @@ def _change(
     actor: str,
     reason: str | None = None,
     *,
-    facts: dict[str, object] | None = None,
+    facts: Mapping[str, object] | None = None,
     error: str | None = None,
     run_at: int | None = None,
     cancel_requested_at: int | None = None,

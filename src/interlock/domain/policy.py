@@ -63,7 +63,7 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
     """Trimmed, visible, unique names in sorted order, or Invalid."""
     cleaned = set()
     for value in values:
-        name = value.strip() if isinstance(value, str) else ""
+        name = value.strip()
         if not is_visible_name(name):
             raise Invalid(f"{what} must be 1 to 200 visible characters each, not {value!r}", pointer=f"/{what}")
         if name in cleaned:

@@ -5,6 +5,7 @@ Every hot verb takes many items of one tenant, is one transaction, and answers e
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -81,8 +82,8 @@ class Store(Protocol):
         """One hash over the ends of all chains, to be kept elsewhere."""
         ...
 
-    async def wait_for_change(self, timeout: float) -> None:
-        """Return when something may have become claimable, here or in another process, or after the timeout."""
+    def watch(self) -> asyncio.Event:
+        """Set when something may have become claimable, here or in another process; take it before looking."""
         ...
 
     async def facts(self) -> dict[str, str]:

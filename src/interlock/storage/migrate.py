@@ -36,7 +36,7 @@ def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migrati
         ours = next((m for m in known if m.number == number), None)
         if ours is None:
             raise SchemaMismatch(
-                f"the database has migration {number}, which this version of Interlock does not know; use a newer version"
+                f"the database has migration {number}, which this version of Interlock does not know; use a newer one"
             )
         if ours.checksum != checksum:
             raise SchemaMismatch(

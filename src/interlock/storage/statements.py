@@ -14,7 +14,7 @@ LIST_COLUMNS: Final = ", ".join(f"null AS {f}" if f in LEFT_OUT_OF_LISTS else f"
 
 
 def load(package: str, file: str) -> dict[str, str]:
-    """The statements of one file by name; {job} and {list} stand for the columns of a job_view v, whole or as listed."""
+    """The statements of one file by name; {job} and {list} stand for the columns of job_view v, whole or as listed."""
     statements: dict[str, str] = {}
     for part in (files(package) / file).read_text().split(MARK)[1:]:
         name, text = part.split("\n", 1)

@@ -12,7 +12,7 @@ class _ForAJob(Protocol):
 
 
 def turns(items: Sequence[_ForAJob]) -> Iterator[list[int]]:
-    """The positions of the items, split so that no job comes twice in one turn and the order of each job's items is kept."""
+    """The positions of the items, split so that no job comes twice in one turn; each job's items keep their order."""
     waiting = list(range(len(items)))
     while waiting:
         turn: dict[str, int] = {}

@@ -7,12 +7,24 @@ from random import random
 from typing import Any, Final
 
 from interlock.domain.decide import (
-    CancelAck, Change, Complete, Fail, Finish, Order, Release, Standing, Unchanged, answer_repeat, decide, holds, receipt_of,
+    CancelAck,
+    Change,
+    Complete,
+    Fail,
+    Finish,
+    Order,
+    Release,
+    Standing,
+    Unchanged,
+    answer_repeat,
+    decide,
+    holds,
+    receipt_of,
 )  # fmt: skip
 from interlock.domain.job import Beat, Checkpoint, HistoryRow, Pulse, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.errors import CheckpointConflict, Error, Invalid, NotFound
-from interlock.storage.postgres.connection import Conn
+from interlock.storage.postgres.connection import Conn, call
 from interlock.storage.turns import turns
 
 _FINISHES: Final = (Complete, Fail, Release, CancelAck)
@@ -23,11 +35,12 @@ async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
     """Decide and write each order; two orders for one job follow each other."""
     answers: dict[int, Answer] = {}
     for turn in turns(orders):
-        plain = [i for i in turn if type(orders[i]) is Complete]
-        others = [i for i in turn if type(orders[i]) is not Complete]
-        for some, verb in ((plain, _complete), (others, _one_each)):
-            if some:
-                answers |= zip(some, await verb(connection, tenant, [orders[i] for i in some]), strict=True)  # type: ignore[operator]
+        plain = {i: order for i in turn if isinstance(order := orders[i], Complete)}
+        others = {i: orders[i] for i in turn if i not in plain}
+        if plain:
+            answers |= zip(plain, await _complete(connection, tenant, list(plain.values())), strict=True)
+        if others:
+            answers |= zip(others, await _one_each(connection, tenant, list(others.values())), strict=True)
     return [answers[i] for i in range(len(orders))]
 
 
@@ -70,13 +83,13 @@ async def _grant_ends(
     connection: Conn, tenant: str, grants: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], HistoryRow]:
     ids, fences = zip(*grants, strict=True)
-    rows = await connection.fetch("select * from interlock.grant_ends($1, $2, $3)", tenant, ids, fences)
+    rows = await connection.fetch(call("grant_ends", 3), tenant, ids, fences)
     return {(row.job_id, row.fence): row for row in map(to_history, rows)}
 
 
 async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
     async with connection.transaction():
-        rows = await connection.fetch("select * from interlock.standings($1, $2)", tenant, [o.id for o in orders])
+        rows = await connection.fetch(call("standings", 2), tenant, [o.id for o in orders])
         standings = {row[0]: Standing(row[0], Status(row[1]), *row[2:]) for row in rows}
         now = int(await connection.fetchval("select interlock.clock()"))
         outcomes: dict[str, Answer] = {}
@@ -102,7 +115,7 @@ async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
             else:
                 outcomes[order.id] = Refused(outcome)
         for id in same:
-            history = await connection.fetch("select * from interlock.history($1, $2)", tenant, id)
+            history = await connection.fetch(call("history", 2), tenant, id)
             outcomes[id] = receipt_of(to_history(history[-1]))
         await _write(connection, tenant, changes)
         outcomes |= await _explain(connection, tenant, late)
@@ -132,14 +145,11 @@ async def _write(connection: Conn, tenant: str, changes: Sequence[Change]) -> No
     if not changes:
         return
     columns = zip(*(
-        (c.id, c.version, str(c.status), str(c.verb), c.actor, c.attempt, c.releases, c.reason, c.metadata, c.run_at, c.error,
-         c.cancel_requested_at, c.cancel_reason, c.sanitized)
+        (c.id, c.version, str(c.status), str(c.verb), c.actor, c.attempt, c.releases, c.reason, c.metadata, c.run_at,
+         c.error, c.cancel_requested_at, c.cancel_reason, c.sanitized)
         for c in sorted(changes, key=lambda c: c.id)
     ), strict=True)  # fmt: skip
-    written = await connection.fetchval(
-        "select interlock.change($1, $2, $3, $4::text[]::interlock.status[], $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
-        tenant, *columns,
-    )  # fmt: skip
+    written = await connection.fetchval(call("change", 15), tenant, *columns)
     assert written == len(changes)
 
 
@@ -168,7 +178,7 @@ async def _beat(
     pulses: dict[str, Pulse] = {}
     if good:
         columns = zip(*((b.id, b.fence, b.worker, b.lease_seconds) for b in good), strict=True)
-        rows = await connection.fetch("select * from interlock.heartbeat($1, $2, $3, $4, $5)", tenant, *columns)
+        rows = await connection.fetch(call("heartbeat", 5), tenant, *columns)
         pulses = {row[0]: Pulse(*row) for row in rows}
     faults = faults | await _why_not_held(
         connection, tenant, [(b.id, b.fence, b.worker) for b in good if b.id not in pulses]
@@ -200,12 +210,12 @@ async def checkpoint(connection: Conn, tenant: str, checkpoints: Sequence[Checkp
 
 async def _save(connection: Conn, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
     columns = zip(*((c.id, c.fence, c.worker, c.seq, c.data, c.sanitized) for c in checkpoints), strict=True)
-    rows = await connection.fetch("select interlock.save_checkpoints($1, $2, $3, $4, $5, $6, $7)", tenant, *columns)
+    rows = await connection.fetch(call("save_checkpoints", 7), tenant, *columns)
     saved = {row[0] for row in rows}
     left = [c for c in checkpoints if c.id not in saved]
     if not left:
         return [c.seq for c in checkpoints]
-    facts = await connection.fetch("select * from interlock.held_checkpoints($1, $2)", tenant, [c.id for c in left])
+    facts = await connection.fetch(call("held_checkpoints", 2), tenant, [c.id for c in left])
     here = {row[0]: row for row in facts}
     lost = [c for c in left if c.id not in here or (here[c.id][1], here[c.id][2]) != (c.fence, c.worker)]
     faults = await _why_not_held(connection, tenant, [(c.id, c.fence, c.worker) for c in lost])

@@ -9,12 +9,12 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk, Names
 from interlock.storage.postgres import change
-from interlock.storage.postgres.connection import Conn
+from interlock.storage.postgres.connection import Conn, call
 
 SWEEP_FIRST: Final = 100
 _STATUSES: Final = {str(status): status for status in Status}
 _STATUS: Final = Job._fields.index("status")
-_CLAIM: Final = "select * from interlock.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_CLAIM: Final = call("claim", 10)
 
 
 async def claim(connection: Conn, tenant: str, ask: ClaimAsk) -> list[Job]:
@@ -28,8 +28,8 @@ async def claim(connection: Conn, tenant: str, ask: ClaimAsk) -> list[Job]:
 
 def _values(tenant: str, ask: ClaimAsk) -> tuple[Any, ...]:
     return (
-        tenant, ask.worker, ask.limit, ask.lease_seconds, _list(ask.types), list(ask.capabilities), _list(ask.repositories),
-        _list(ask.affinity_keys), ask.claim_id,
+        tenant, ask.worker, ask.limit, ask.lease_seconds, _list(ask.types), list(ask.capabilities),
+        _list(ask.repositories), _list(ask.affinity_keys), ask.claim_id,
     )  # fmt: skip
 
 

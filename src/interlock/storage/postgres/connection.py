@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
@@ -89,8 +90,8 @@ class Link:
     async def run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T:
         """The answer of the verb.
 
-        Deadlocks and serialization failures are run again. A lost connection too if the verb may be repeated; else, as the
-        commit may have happened, the answer is Indeterminate.
+        Deadlocks and serialization failures are run again. A lost connection too if the verb may be repeated; else, as
+        the commit may have happened, the answer is Indeterminate.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KEEP_TRYING_SECONDS
@@ -111,7 +112,7 @@ class Link:
                 if started and not repeatable:
                     raise Indeterminate("the connection broke; the change may or may not have happened") from error
                 lost = Indeterminate if started else Unavailable
-                meaning = lost(f"PostgreSQL cannot be reached: {error or type(error).__name__}")
+                meaning = lost(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}")
             if loop.time() + pause > deadline:
                 raise meaning
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -132,5 +133,7 @@ def array_literal(values: tuple[str, ...]) -> str:
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 
 
-def record(rows: list[Any]) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in rows]
+@lru_cache
+def call(function: str, arguments: int) -> str:
+    """The statement that calls one of our functions."""
+    return f"select * from interlock.{function}({', '.join(f'${i}' for i in range(1, arguments + 1))})"

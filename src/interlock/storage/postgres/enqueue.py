@@ -8,7 +8,7 @@ import asyncpg
 
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded
-from interlock.storage.postgres.connection import Conn, array_literal
+from interlock.storage.postgres.connection import Conn, array_literal, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
 
@@ -66,11 +66,10 @@ async def enqueue(
 
 async def _parents(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dict[str, bool]:
     ids = sorted({job.parent_id for job in jobs if job.parent_id is not None})
-    return (
-        dict(await connection.fetch("select id, is_open from interlock.open_parents($1, $2)", tenant, ids))
-        if ids
-        else {}
-    )
+    if not ids:
+        return {}
+    rows = await connection.fetch("select id, is_open from interlock.open_parents($1, $2)", tenant, ids)
+    return {row[0]: row[1] for row in rows}
 
 
 async def _enqueue(
@@ -123,15 +122,11 @@ async def _insert(connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tu
     if not jobs:
         return {}
     columns = list(zip(*(
-        (j.id, j.type, j.payload, j.priority, no, base, j.run_at, j.delay_seconds, j.deadline, j.timeout_seconds, j.max_attempts,
-         j.backoff, j.expiry_delay_seconds, j.headers, j.traceparent, array_literal(j.tags), j.agent_kind, j.agent_id,
+        (j.id, j.type, j.payload, j.priority, no, base, j.run_at, j.delay_seconds, j.deadline, j.timeout_seconds,
+         j.max_attempts, j.backoff, j.expiry_delay_seconds, j.headers, j.traceparent, array_literal(j.tags), j.agent_kind, j.agent_id,
          j.affinity_key, j.repository, array_literal(j.requires), j.idempotency_key, j.body_sha256, j.webhook, j.parent_id,
          j.redrive_of, j.created_by, j.requested_by)
         for j, (no, base) in jobs
     ), strict=True))  # fmt: skip
-    rows = await connection.fetch(
-        "select new_id, new_seq from interlock.enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, "
-        "$17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)",
-        tenant, *columns,
-    )  # fmt: skip
+    rows = await connection.fetch(call("enqueue", 1 + len(columns)), tenant, *columns)
     return {row[0]: row[1] for row in rows}

@@ -19,7 +19,7 @@ _LADDER: Final = """
 create schema if not exists interlock;
 create table if not exists interlock.schema_migration (
   number integer primary key, name text not null, checksum text not null, applied_at timestamptz not null default now());
-comment on table interlock.schema_migration is 'The migrations that made this schema; number 0 stands for the verbs.';
+comment on table interlock.schema_migration is 'The migrations that made this schema; number 0 is the verbs.';
 """
 
 
@@ -38,7 +38,8 @@ async def migrate(dsn: str) -> list[str]:
         async with connection.transaction():
             await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
             await connection.execute(_LADDER)
-            applied = dict(await connection.fetch("select number, checksum from interlock.schema_migration"))
+            rows = await connection.fetch("select number, checksum from interlock.schema_migration")
+            applied: dict[int, str] = {row[0]: row[1] for row in rows}
             have = applied.pop(0, None)
             todo = pending(migrations(PACKAGE), applied)
             if have != verbs().checksum:
@@ -73,7 +74,7 @@ async def check(connection: Conn) -> None:
         raise SchemaMismatch(f"the database has no schema for Interlock yet; {advice}") from None
     except asyncpg.InsufficientPrivilegeError:
         raise SchemaMismatch("this role may not use the schema interlock; grant it the role interlock_app") from None
-    applied = dict(rows)
+    applied: dict[int, str] = {row[0]: row[1] for row in rows}
     have = applied.pop(0, None)
     if missing := pending(migrations(PACKAGE), applied):
         raise SchemaMismatch(f"the database lacks migration {missing[0].name}; {advice}")

@@ -8,6 +8,8 @@ from typing import Final
 
 import asyncpg
 
+from interlock.storage.signal import Signal
+
 CHANNEL: Final = "interlock_ready"
 AT_MOST_EVERY_SECONDS: Final = 0.005
 RECONNECT_SECONDS: Final = 1.0
@@ -18,21 +20,20 @@ class Bell:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._heard = asyncio.Event()
+        self._signal = Signal()
         self._rung = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def ring(self) -> None:
         """Wake the claimers here at once, those elsewhere in a moment."""
-        self._hear()
+        self._signal.fire()
         self._start()
         self._rung.set()
 
-    async def wait(self, timeout: float) -> None:
-        """Return at the next ring, or after the timeout."""
+    def event(self) -> asyncio.Event:
+        """Set at the next ring, wherever it comes from."""
         self._start()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._heard.wait(), timeout)
+        return self._signal.event()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -46,8 +47,7 @@ class Bell:
             self._task = asyncio.create_task(self._keep_connected())
 
     def _hear(self, *_: object) -> None:
-        self._heard.set()
-        self._heard = asyncio.Event()
+        self._signal.fire()
 
     async def _keep_connected(self) -> None:
         while True:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -15,7 +16,7 @@ from interlock.errors import SchemaMismatch
 from interlock.storage import chains
 from interlock.storage.contract import Due, Verdict
 from interlock.storage.postgres import change, claim, enqueue, ladder
-from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link
+from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.notify import Bell
 
 T = TypeVar("T")
@@ -68,21 +69,20 @@ class PostgresStore:
         return told
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
-        rows = await self._fetch("select * from interlock.jobs($1, $2)", tenant, list(job_ids))
+        rows = await self._fetch(call("jobs", 2), tenant, list(job_ids))
         jobs = {job.id: job for job in map(claim.to_job, rows)}
         return [jobs.get(id) for id in job_ids]
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
         f = filter
         rows = await self._fetch(
-            "select * from interlock.find_jobs($1, $2::text[]::interlock.status[], $3, $4, $5, $6, $7, $8, $9, $10)",
-            tenant, [str(s) for s in f.statuses] or None, f.type, f.worker, f.parent_id, list(f.tags), f.created_after,
+            call("find_jobs", 10), tenant, [str(s) for s in f.statuses] or None, f.type, f.worker, f.parent_id, list(f.tags), f.created_after,
             f.created_before, f.before_seq, f.limit,
         )  # fmt: skip
         return sorted(map(claim.to_job, rows), key=lambda job: -job.seq)
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
-        rows = await self._fetch("select * from interlock.history($1, $2)", tenant, job_id)
+        rows = await self._fetch(call("history", 2), tenant, job_id)
         return [change.to_history(row) for row in rows]
 
     async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
@@ -102,7 +102,7 @@ class PostgresStore:
     async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
         before = await self.now() - round(older_than_seconds * SECOND)
         gone = 0
-        for tenant, worker, claim_id in await self._fetch("select * from interlock.old_claims($1, $2)", before, limit):
+        for tenant, worker, claim_id in await self._fetch(call("old_claims", 2), before, limit):
             ((dropped,),) = await self._fetch("select interlock.forget_claim($1, $2, $3)", tenant, worker, claim_id)
             gone += dropped
         return gone
@@ -121,11 +121,11 @@ class PostgresStore:
     async def _verify(self, tenant: str) -> Verdict:
         verdict = Verdict(0, 0, None)
         after = NO_ID
-        while rows := await self._fetch("select * from interlock.chains($1, $2, $3)", tenant, after, PAGE):
+        while rows := await self._fetch(call("chains", 3), tenant, after, PAGE):
             part = chains.verify([tuple(row) for row in rows])
             verdict = Verdict(verdict.jobs + part.jobs, verdict.rows + part.rows, verdict.first_bad or part.first_bad)
             after = rows[-1]["job_id"]
-        bare = await self._fetch("select * from interlock.without_history($1)", tenant)
+        bare = await self._fetch(call("without_history", 1), tenant)
         if bare and verdict.first_bad is None:
             verdict = verdict._replace(first_bad=f"{tenant} {bare[0][0]}: the job has no history")
         return verdict
@@ -134,7 +134,7 @@ class PostgresStore:
         ends: list[tuple[str, str, bytes]] = []
         for tenant in await self._tenants():
             after = NO_ID
-            while rows := await self._fetch("select * from interlock.heads($1, $2, $3)", tenant, after, PAGE):
+            while rows := await self._fetch(call("heads", 3), tenant, after, PAGE):
                 ends += [(tenant, row[0], row[1]) for row in rows]
                 after = rows[-1][0]
         return chains.head(ends)
@@ -142,8 +142,8 @@ class PostgresStore:
     async def _tenants(self) -> list[str]:
         return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
 
-    async def wait_for_change(self, timeout: float) -> None:
-        await self._bell.wait(timeout)
+    def watch(self) -> asyncio.Event:
+        return self._bell.event()
 
     async def facts(self) -> dict[str, str]:
         names = ("server_version", "synchronous_commit", "fsync", "full_page_writes")
@@ -163,11 +163,11 @@ class PostgresStore:
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]:
         return await self._run(lambda c: c.fetch(statement, *values))
 
-    async def _run(self, verb: Callable[[Conn], Any], *, repeatable: bool = True) -> Any:
+    async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T:
         if self._clock is None:
             return await self._link.run(verb, repeatable=repeatable)
 
-        async def at_set_time(connection: Conn) -> Any:
+        async def at_set_time(connection: Conn) -> T:
             await connection.execute(
                 "select set_config('interlock.clock', to_timestamp($1 / 1e6)::text, false)", float(clock())
             )

@@ -9,7 +9,19 @@ from typing import Any, Final, NamedTuple
 
 from interlock.domain.audit import history_hash
 from interlock.domain.decide import (
-    CancelAck, Change, Complete, Fail, Finish, Order, Release, Standing, Unchanged, answer_repeat, decide, holds, receipt_of,
+    CancelAck,
+    Change,
+    Complete,
+    Fail,
+    Finish,
+    Order,
+    Release,
+    Standing,
+    Unchanged,
+    answer_repeat,
+    decide,
+    holds,
+    receipt_of,
 )  # fmt: skip
 from interlock.domain.job import Beat, Checkpoint, HistoryRow, Pulse, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
@@ -34,18 +46,19 @@ def carry_out(connection: Connection, tenant: str, orders: Sequence[Order]) -> l
     """Decide and write each order; two orders for one job follow each other."""
     answers: dict[int, Receipt | Refused] = {}
     for turn in turns(orders):
-        plain = [i for i in turn if type(orders[i]) is Complete]
-        others = [i for i in turn if type(orders[i]) is not Complete]
-        for some, verb in ((plain, _complete), (others, _one_each)):
-            if some:
-                answers |= zip(some, verb(connection, tenant, [orders[i] for i in some]), strict=True)  # type: ignore[operator]
+        plain = {i: order for i in turn if isinstance(order := orders[i], Complete)}
+        others = {i: orders[i] for i in turn if i not in plain}
+        if plain:
+            answers |= zip(plain, _complete(connection, tenant, list(plain.values())), strict=True)
+        if others:
+            answers |= zip(others, _one_each(connection, tenant, list(others.values())), strict=True)
     return [answers[i] for i in range(len(orders))]
 
 
 def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -> list[Receipt | Refused]:
     """The hot finish: nothing to decide, the grant only has to be the current one."""
     db, now = connection.db, connection.now
-    rows = db.execute(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps([o.id for o in orders])})
+    rows = connection.rows(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps([o.id for o in orders])})
     found = {row[0]: row for row in rows}
     answers: list[Receipt | Refused] = []
     updates, history_rows, ended = [], [], []
@@ -108,13 +121,13 @@ def _one_each(connection: Connection, tenant: str, orders: Sequence[Order]) -> l
 
 
 def _standings(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, _Found]:
-    rows = connection.db.execute(_SQL["standings"], {"tenant": tenant, "ids": json.dumps(ids)})
+    rows = connection.rows(_SQL["standings"], {"tenant": tenant, "ids": json.dumps(ids)})
     return {row[0]: _Found(Standing(row[0], Status(row[1]), *row[2:18]), row[18], row[19]) for row in rows}
 
 
 def _still_open(connection: Connection, tenant: str, change: Change) -> Change | Error:
     """The change with only those children that have not ended yet, or a refusal of a stranger."""
-    rows = connection.db.execute(_SQL["children"], {"tenant": tenant, "ids": json.dumps(change.children)})
+    rows = connection.rows(_SQL["children"], {"tenant": tenant, "ids": json.dumps(change.children)})
     children = {id: (ended, parent) for id, ended, parent in rows}
     for child in change.children:
         if child not in children or children[child][1] != change.id:
@@ -134,12 +147,12 @@ def _last_receipt(connection: Connection, tenant: str, job_id: str) -> Receipt:
 
 
 def history(connection: Connection, tenant: str, job_id: str) -> list[HistoryRow]:
-    return [_row(r) for r in connection.db.execute(_HISTORY, {"tenant": tenant, "id": job_id})]
+    return [_row(r) for r in connection.rows(_HISTORY, {"tenant": tenant, "id": job_id})]
 
 
 def grant_end(connection: Connection, tenant: str, job_id: str, fence: int) -> HistoryRow | None:
     """The row that ended the grant with this fence, if it has ended."""
-    rows = connection.db.execute(_SQL["grant_end"], {"tenant": tenant, "id": job_id, "fence": fence}).fetchall()
+    rows = connection.rows(_SQL["grant_end"], {"tenant": tenant, "id": job_id, "fence": fence})
     return _row(rows[0]) if rows else None
 
 
@@ -157,8 +170,10 @@ def _write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, 
     updates, rows = [], []
     for change, (standing, seq, head) in changes:
         version = change.version + 1
-        move = (standing.status, change.status, change.verb, change.actor, standing.attempt, standing.fence, change.reason,
-                change.metadata, now)  # fmt: skip
+        move = (
+            standing.status, change.status, change.verb, change.actor, standing.attempt, standing.fence,
+            change.reason, change.metadata, now,
+        )  # fmt: skip
         hash = history_hash(head, tenant, change.id, version, *move)
         updates.append(change._asdict() | {
             "tenant": tenant, "seq": seq, "now": now, "head": hash, "awaiting": len(change.children),
@@ -174,12 +189,12 @@ def _write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, 
 def _tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> None:
     """Children that ended are waited for no more; a job that ended waits for nobody."""
     db = connection.db
-    ((anyone,),) = db.execute(_SQL["anyone_awaits"], {"tenant": tenant}).fetchall()
+    ((anyone,),) = connection.rows(_SQL["anyone_awaits"], {"tenant": tenant})
     if not anyone:
         return
     facts = {"tenant": tenant, "ids": json.dumps(ended)}
     db.execute(_SQL["await_no_more"], facts)
-    parents = db.execute(_SQL["child_ended"], facts).fetchall()
+    parents = connection.rows(_SQL["child_ended"], facts)
     db.executemany(_SQL["one_child_less"], [(tenant, parent) for (parent,) in parents])
 
 
@@ -247,7 +262,7 @@ class _Held(NamedTuple):
 
 
 def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, _Held]:
-    rows = connection.db.execute(_SQL["held"], {"tenant": tenant, "ids": json.dumps(sorted(set(ids)))})
+    rows = connection.rows(_SQL["held"], {"tenant": tenant, "ids": json.dumps(sorted(set(ids)))})
     return {row[0]: _Held._make(row) for row in rows}
 
 

@@ -28,8 +28,8 @@ _STATUSES: Final = {str(status): status for status in Status}
 _LISTS: Final = [Job._fields.index(name) for name in ("tags", "requires", "awaiting")]
 _GRANTED: Final = [
     Job._fields.index(name)
-    for name in ("status", "version", "fence", "worker", "lease_expires_at", "heartbeat_at", "started_at", "run_started_at",
-                 "updated_at")
+    for name in ("status", "version", "fence", "worker", "lease_expires_at", "heartbeat_at", "started_at",
+                 "run_started_at", "updated_at")
 ]  # fmt: skip
 _SANITIZED: Final = Job._fields.index("sanitized")
 
@@ -39,14 +39,14 @@ def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) ->
     db, now = connection.db, connection.now
     if ask.claim_id is not None and (before := _granted_before(connection, tenant, ask)):
         return before
-    ((epoch, last_route, expired, paused),) = db.execute(_SQL["surroundings"], (tenant, now)).fetchall()
+    ((epoch, last_route, expired, paused),) = connection.rows(_SQL["surroundings"], (tenant, now))
     if expired:
-        rows = db.execute(_SQL["expired_leases"], {"tenant": tenant, "now": now, "limit": EXPIRED_FIRST}).fetchall()
+        rows = connection.rows(_SQL["expired_leases"], {"tenant": tenant, "now": now, "limit": EXPIRED_FIRST})
         carry_out(connection, tenant, [Expire(id) for (id,) in rows])
     routes.refresh(connection, last_route)
     legs = routes.legs(ask)
     if paused:
-        paused_types = {type for (type,) in db.execute(_SQL["paused_types"], {"tenant": tenant})}
+        paused_types = {type for (type,) in connection.rows(_SQL["paused_types"], {"tenant": tenant})}
         legs = [leg for leg in legs if leg.type not in paused_types]
     granted: list[Job] = []
     while len(granted) < ask.limit:
@@ -83,7 +83,7 @@ def _grant(connection: Connection, tenant: str, ask: ClaimAsk, seqs: Sequence[in
     worker, actor = ask.worker, principal.worker(ask.worker)
     lease = round(ask.lease_seconds * SECOND)
     updates, rows, granted, late = [], [], [], []
-    for row in db.execute(_SQL["to_grant"], {"tenant": tenant, "seqs": json.dumps(seqs)}).fetchall():
+    for row in connection.rows(_SQL["to_grant"], {"tenant": tenant, "seqs": json.dumps(seqs)}):
         job = to_job(row[:-1])
         if job.deadline is not None and job.deadline <= now:
             late.append(PassDeadline(job.id))
@@ -106,12 +106,12 @@ def _grant(connection: Connection, tenant: str, ask: ClaimAsk, seqs: Sequence[in
 
 def _granted_before(connection: Connection, tenant: str, ask: ClaimAsk) -> list[Job]:
     """What the same worker was granted under this claim id and still runs."""
-    rows = connection.db.execute(_SQL["find_claim"], _claim_key(tenant, ask)).fetchall()
+    rows = connection.rows(_SQL["find_claim"], _claim_key(tenant, ask))
     return _jobs(connection, tenant, running_under(connection, tenant, ask.worker, rows[0][0])) if rows else []
 
 
 def running_under(connection: Connection, tenant: str, worker: str, granted: str) -> list[int]:
-    rows = connection.db.execute(_SQL["still_running"], {"tenant": tenant, "granted": granted, "worker": worker})
+    rows = connection.rows(_SQL["still_running"], {"tenant": tenant, "granted": granted, "worker": worker})
     return [seq for (seq,) in rows]
 
 
@@ -122,7 +122,7 @@ def _claim_key(tenant: str, ask: ClaimAsk) -> dict[str, object]:
 def _jobs(connection: Connection, tenant: str, seqs: Sequence[int]) -> list[Job]:
     if not seqs:
         return []
-    rows = connection.db.execute(_SQL["jobs_by_seq"], {"tenant": tenant, "seqs": json.dumps(seqs)})
+    rows = connection.rows(_SQL["jobs_by_seq"], {"tenant": tenant, "seqs": json.dumps(seqs)})
     return [to_job(row) for row in rows]
 
 
@@ -148,9 +148,8 @@ def forget_claims(connection: Connection, older_than: int, limit: int) -> int:
     """Drop named claims of that age whose jobs no longer run under them; look at the others again later."""
     db, now = connection.db, connection.now
     gone, kept = [], []
-    for tenant, worker, claim_id, granted in db.execute(
-        _SQL["old_claims"], {"before": now - older_than, "limit": limit}
-    ).fetchall():
+    old = connection.rows(_SQL["old_claims"], {"before": now - older_than, "limit": limit})
+    for tenant, worker, claim_id, granted in old:
         if running_under(connection, tenant, worker, granted):
             kept.append((now, tenant, worker, claim_id))
         else:

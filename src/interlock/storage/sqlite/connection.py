@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
@@ -57,9 +57,13 @@ class Connection:
         db.pragma("cell_size_check", True)
         db.pragma("cache_size", -65_536)
         db.pragma("temp_store", 2)
-        db.create_scalar_function("only_interlock_may_change_jobs", lambda: not self.in_verb, 0)
-        db.create_scalar_function("interlock_clock", self._time, 0)
-        db.create_scalar_function("interlock_history_hash", history_hash, 13, deterministic=True)
+        functions: list[tuple[str, Callable[..., Any], int]] = [
+            ("only_interlock_may_change_jobs", lambda: not self.in_verb, 0),
+            ("interlock_clock", self._time, 0),
+            ("interlock_history_hash", history_hash, 13),
+        ]
+        for name, function, arguments in functions:
+            db.create_scalar_function(name, function, arguments)
         if readonly:
             db.pragma("query_only", True)
 
@@ -70,6 +74,10 @@ class Connection:
         """Take the write lock and read the clock, once for the whole transaction."""
         self.db.execute("BEGIN IMMEDIATE")
         self.now = self._clock()
+
+    def rows(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return self.db.execute(statement, values).fetchall()
 
     def read_clock(self) -> int:
         return self._clock()

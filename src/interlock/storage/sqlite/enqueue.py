@@ -34,7 +34,7 @@ def enqueue(
         elif job.id in fresh:
             told.append(fresh[job.id])
         else:  # the key of an earlier item of this very batch
-            told.append(by_key[job.idempotency_key]._replace(replayed=True))
+            told.append(by_key[str(job.idempotency_key)]._replace(replayed=True))
     return told
 
 
@@ -42,17 +42,16 @@ def _sort_out(
     connection: Connection, tenant: str, jobs: Sequence[NewJob]
 ) -> tuple[list[Enqueued | Refused | None], list[NewJob]]:
     """Replays and refusals at their places, and the jobs that are to be inserted."""
-    db = connection.db
     keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
     parents = {job.parent_id for job in jobs if job.parent_id is not None}
     known: dict[str, tuple[str, int, bytes | None]] = {}
     if keys:
-        rows = db.execute(_SQL["by_key"], {"tenant": tenant, "keys": json.dumps(keys)})
+        rows = connection.rows(_SQL["by_key"], {"tenant": tenant, "keys": json.dumps(keys)})
         known = {key: (id, seq, body) for key, id, seq, body in rows}
     open_parents: dict[str, int] = {}
     if parents:
-        rows = db.execute(_SQL["open_parents"], {"tenant": tenant, "ids": json.dumps(sorted(parents))})
-        open_parents = dict(rows.fetchall())
+        rows = connection.rows(_SQL["open_parents"], {"tenant": tenant, "ids": json.dumps(sorted(parents))})
+        open_parents = dict(rows)
     answers: list[Enqueued | Refused | None] = []
     new: list[NewJob] = []
     mine: dict[str, NewJob] = {}
@@ -87,7 +86,7 @@ def _parent_fault(job: NewJob, open_parents: dict[str, int]) -> Error | None:
 
 def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob]) -> int:
     db, now = connection.db, connection.now
-    ((first,),) = db.execute(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)}).fetchall()
+    ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
     rows, bodies, history = [], [], []
     for seq, (job, route) in enumerate(zip(jobs, routes.of(connection, jobs), strict=True), first):
         run_at = now if job.run_at is None else job.run_at
@@ -109,7 +108,7 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
     db.executemany(_SQL["insert_job"], rows)
     db.executemany(_SQL["insert_body"], bodies)
     db.executemany(_SQL["insert_history"], history)
-    return first
+    return int(first)
 
 
 def _list(values: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Which routes exist for a tenant, remembered between transactions.
 
-Routes are only ever added, and here in the order of their numbers, so that the highest number tells whether any is missing.
+Routes are only ever added, and here in the order of their numbers: the highest one tells whether any is missing.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Routes:
         if last < self._last:
             self.__init__(self._tenant)  # type: ignore[misc]
         if last > self._last:
-            rows = connection.db.execute(_SQL["routes"], {"tenant": self._tenant, "after": self._last})
-            for no, base, type, requires, *rest in rows.fetchall():
+            rows = connection.rows(_SQL["routes"], {"tenant": self._tenant, "after": self._last})
+            for no, base, type, requires, *rest in rows:
                 self._add(Route(no, base, type, tuple(json.loads(requires)), *rest))
 
     def of(self, connection: Connection, jobs: Iterable[NewJob]) -> list[Route]:
         """The route of each job, made where it is new."""
-        ((last,),) = connection.db.execute(_SQL["last_route"], {"tenant": self._tenant}).fetchall()
+        ((last,),) = connection.rows(_SQL["last_route"], {"tenant": self._tenant})
         self.refresh(connection, last)
         return [self._route(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key)) for j in jobs]
 

@@ -19,6 +19,7 @@ from interlock.errors import SchemaMismatch
 from interlock.storage import chains
 from interlock.storage.contract import Due, Verdict
 from interlock.storage.migrate import migrations, pending
+from interlock.storage.signal import Signal
 from interlock.storage.sqlite import change, claim, enqueue
 from interlock.storage.sqlite.connection import MEMORY, Connection, explain, prepare_file, wall_clock
 from interlock.storage.sqlite.routes import Routes
@@ -30,6 +31,7 @@ _PAUSE: Final = load("interlock.storage.sqlite", "change.sql")["pause"]
 PACKAGE: Final = "interlock.storage.sqlite"
 READERS: Final = 4
 LOOK_AT_OTHERS_SECONDS: Final = 0.1
+STOP_LOOKING_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 
@@ -40,7 +42,9 @@ class SQLiteStore:
         self.path = path
         self._clock = clock
         self._routes: dict[str, Routes] = {}
-        self._woken = asyncio.Event()
+        self._signal = Signal()
+        self._watched_at = 0.0
+        self._lookout: asyncio.Task[None] | None = None
         prepare_file(path)
         self._writer = Writer(self._connect, path)
         self._local = threading.local()
@@ -67,7 +71,7 @@ class SQLiteStore:
 
     async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
         told = await self._write(lambda c: enqueue.enqueue(c, self._routes_of(tenant), tenant, jobs, whole))
-        self._wake()
+        self._signal.fire()
         return told
 
     async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
@@ -81,12 +85,12 @@ class SQLiteStore:
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         told = await self._write(lambda c: change.carry_out(c, tenant, orders))
-        self._wake()
+        self._signal.fire()
         return told
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
         def read(c: Connection) -> list[Job | None]:
-            rows = c.db.execute(_READ["jobs"], {"tenant": tenant, "ids": json.dumps(job_ids)})
+            rows = c.rows(_READ["jobs"], {"tenant": tenant, "ids": json.dumps(job_ids)})
             jobs = {job.id: job for job in map(claim.to_job, rows)}
             return [jobs.get(id) for id in job_ids]
 
@@ -99,7 +103,7 @@ class SQLiteStore:
             "tags": json.dumps(filter.tags),
             "before_seq": filter.before_seq if filter.before_seq is not None else 1 << 62,
         }
-        return await self._read(lambda c: [claim.to_job(row) for row in c.db.execute(_READ["find"], facts)])
+        return await self._read(lambda c: [claim.to_job(row) for row in c.rows(_READ["find"], facts)])
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._read(lambda c: change.history(c, tenant, job_id))
@@ -110,7 +114,7 @@ class SQLiteStore:
             c.db.execute(_PAUSE, {"tenant": tenant, "type": type, "at": at, "actor": actor, "reason": reason})
 
         await self._write(write)
-        self._wake()
+        self._signal.fire()
 
     async def due_leases(self, limit: int) -> list[Due]:
         return await self._due("due_leases", limit)
@@ -120,7 +124,7 @@ class SQLiteStore:
 
     async def _due(self, statement: str, limit: int) -> list[Due]:
         def read(c: Connection) -> list[Due]:
-            return [Due._make(row) for row in c.db.execute(_READ[statement], {"now": c.read_clock(), "limit": limit})]
+            return [Due._make(row) for row in c.rows(_READ[statement], {"now": c.read_clock(), "limit": limit})]
 
         return await self._read(read)
 
@@ -132,7 +136,7 @@ class SQLiteStore:
 
     async def verify(self, tenant: str | None = None) -> Verdict:
         def read(c: Connection) -> Verdict:
-            bare = c.db.execute(_READ["without_history"], {"tenant": tenant}).fetchall()
+            bare = c.rows(_READ["without_history"], {"tenant": tenant})
             verdict = chains.verify(c.db.execute(_READ["chains"], {"tenant": tenant}))
             if bare and verdict.first_bad is None:
                 verdict = verdict._replace(first_bad=f"{bare[0][0]} {bare[0][1]}: the job has no history")
@@ -143,19 +147,24 @@ class SQLiteStore:
     async def head(self) -> str:
         return await self._read(lambda c: chains.head(c.db.execute(_READ["heads"])))
 
-    async def wait_for_change(self, timeout: float) -> None:
-        """Own commits wake at once; those of other processes are noticed by the file's data version."""
+    def watch(self) -> asyncio.Event:
+        """Own commits fire at once; those of other processes are noticed by the file's data version."""
+        self._watched_at = asyncio.get_running_loop().time()
+        if self._lookout is None and self.path != MEMORY:
+            self._lookout = asyncio.create_task(self._look_at_others())
+        return self._signal.event()
+
+    async def _look_at_others(self) -> None:
+        """Runs only while somebody waits."""
+        seen = None
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        woken = self._woken
-        before = await self._read(_data_version)
-        while (left := deadline - loop.time()) > 0:
-            try:
-                await asyncio.wait_for(woken.wait(), min(left, LOOK_AT_OTHERS_SECONDS))
-                return
-            except TimeoutError:
-                if await self._read(_data_version) != before:
-                    return
+        while loop.time() - self._watched_at < STOP_LOOKING_SECONDS:
+            version = await self._read(_data_version)
+            if version != seen:
+                self._signal.fire()
+            seen = version
+            await asyncio.sleep(LOOK_AT_OTHERS_SECONDS)
+        self._lookout = None
 
     async def facts(self) -> dict[str, str]:
         def read(c: Connection) -> dict[str, str]:
@@ -171,6 +180,9 @@ class SQLiteStore:
         return await self._read(read)
 
     async def close(self) -> None:
+        if self._lookout is not None:
+            self._lookout.cancel()
+            await asyncio.gather(self._lookout, return_exceptions=True)
         await self._writer.close()
         self._readers.shutdown(wait=True)
         for connection in self._open_readers:
@@ -179,10 +191,6 @@ class SQLiteStore:
 
     def _routes_of(self, tenant: str) -> Routes:
         return self._routes.setdefault(tenant, Routes(tenant))
-
-    def _wake(self) -> None:
-        self._woken.set()
-        self._woken = asyncio.Event()
 
     async def _write(self, verb: Callable[[Connection], T]) -> T:
         return await self._writer.run(verb)
@@ -217,9 +225,9 @@ CREATE TABLE IF NOT EXISTS schema_migration (
 
 
 def _applied(connection: Connection) -> list[str]:
-    if not connection.db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migration'").fetchall():
+    if not connection.rows("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migration'"):
         return []
-    return [str(name) for (name,) in connection.db.execute("SELECT name FROM schema_migration ORDER BY number")]
+    return [str(name) for (name,) in connection.rows("SELECT name FROM schema_migration ORDER BY number")]
 
 
 def _missing(connection: Connection) -> list[str]:
@@ -229,7 +237,7 @@ def _missing(connection: Connection) -> list[str]:
 def _checksums(connection: Connection) -> dict[int, str]:
     if not _applied(connection):
         return {}
-    return dict(connection.db.execute("SELECT number, checksum FROM schema_migration").fetchall())
+    return dict(connection.rows("SELECT number, checksum FROM schema_migration"))
 
 
 _pending = _missing

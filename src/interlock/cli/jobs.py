@@ -1,0 +1,156 @@
+"""`interlock jobs`: add, list, show."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from interlock import wire
+from interlock.cli import output
+from interlock.cli.session import Common, run
+from interlock.domain.job import Filter, HistoryRow, Job
+from interlock.domain.lifecycle import Status
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.errors import Invalid
+
+app = App(name="jobs", help="Add jobs and look at them.")
+NOTHING = Common()
+
+
+@app.command
+def add(
+    type: str,
+    payload: str = "{}",
+    *,
+    priority: int = 0,
+    delay: Annotated[float | None, Parameter(help="seconds before it may start")] = None,
+    run_at: Annotated[datetime | None, Parameter(help="earliest start, with an offset: 2027-01-31T12:00:00Z")] = None,
+    deadline: Annotated[datetime | None, Parameter(help="no run starts after this time")] = None,
+    timeout: Annotated[float | None, Parameter(help="seconds one run may take")] = None,
+    max_attempts: int = 3,
+    key: Annotated[str | None, Parameter(help="idempotency key: the same call again answers the same job")] = None,
+    tag: Annotated[tuple[str, ...], Parameter(help="may be given several times")] = (),
+    requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; several = all")] = (),
+    repository: str | None = None,
+    affinity: str | None = None,
+    parent: str | None = None,
+    common: Common = NOTHING,
+) -> None:
+    """Add one job.
+
+    Parameters
+    ----------
+    type
+        What kind of job it is; names the function that will run.
+    payload
+        JSON text, @FILE, or - for standard input. Kept byte for byte.
+    """
+    values: dict[str, Any] = {
+        "type": type, "payload": msgspec.Raw(_payload(payload)), "priority": priority, "delay_seconds": delay,
+        "run_at": run_at, "deadline": deadline, "timeout_seconds": timeout, "max_attempts": max_attempts,
+        "idempotency_key": key, "tags": list(tag), "requires": list(requires), "repository": repository,
+        "affinity_key": affinity, "parent_id": parent,
+    }  # fmt: skip
+
+    async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
+        request = wire.JobRequest(**{name: value for name, value in values.items() if value is not None})
+        enqueued = await engine.jobs.enqueue(who, request)
+        return await engine.reads.job(who.tenant, enqueued.id), enqueued.replayed, await engine.reads.now()
+
+    job, replayed, now = run(common, command)
+    if common.json:
+        output.as_json(wire.job_to_dict(job, now=now) | {"replayed": replayed})
+    else:
+        output.say(f"{job.id}{' (was there already)' if replayed else ''}")
+
+
+@app.command(name="list")
+def list_(
+    *,
+    status: Annotated[tuple[Status, ...], Parameter(help="may be given several times")] = (),
+    type: str | None = None,
+    worker: str | None = None,
+    parent: str | None = None,
+    tag: Annotated[tuple[str, ...], Parameter(help="several = all of them")] = (),
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    limit: Annotated[int, Parameter(help="1 to 200")] = 50,
+    before: Annotated[int | None, Parameter(help="only jobs older than this seq, to page on")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """List jobs, newest first."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[list[Job], int]:
+        filter = Filter(
+            statuses=status,
+            type=type,
+            worker=worker,
+            parent_id=None if parent is None else wire.job_id(parent, "parent"),
+            tags=tag,
+            created_after=wire.instant(created_after, "created_after"),
+            created_before=wire.instant(created_before, "created_before"),
+            before_seq=before,
+            limit=limit,
+        )
+        return await engine.reads.jobs(who.tenant, filter), await engine.reads.now()
+
+    jobs, now = run(common, command)
+    if common.json:
+        output.as_json({"items": [wire.job_to_dict(job, now=now) for job in jobs]})
+    elif not jobs:
+        output.say("no jobs")
+    else:
+        columns = ("seq", "id", "type", "status", "location", "attempt", "priority", "due", "worker")
+        output.table(
+            columns,
+            (
+                (j.seq, j.id, j.type, j.status, j.location(now), f"{j.attempt}/{j.max_attempts}", j.priority,
+                 wire.when(j.run_at)[:19] + "Z", j.worker)
+                for j in jobs
+            ),
+        )  # fmt: skip
+
+
+@app.command
+def show(job_id: str, *, common: Common = NOTHING) -> None:
+    """Show one job with its history."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[Job, list[HistoryRow], int]:
+        id = wire.job_id(job_id)
+        return (
+            await engine.reads.job(who.tenant, id),
+            await engine.reads.history(who.tenant, id),
+            await engine.reads.now(),
+        )
+
+    job, history, now = run(common, command)
+    shown = wire.job_to_dict(job, now=now)
+    if common.json:
+        output.as_json(shown | {"history": [wire.history_to_dict(row) for row in history]})
+        return
+    output.facts(shown)
+    output.say("")
+    output.table(
+        ("version", "at", "from", "to", "by", "attempt", "fence", "reason"),
+        (
+            (r.version, wire.when(r.at), r.from_status, r.to_status, r.actor, r.attempt, r.fence, r.reason)
+            for r in history
+        ),
+    )
+
+
+def _payload(given: str) -> bytes:
+    if given == "-":
+        return sys.stdin.buffer.read()
+    if given.startswith("@"):
+        try:
+            return Path(given[1:]).read_bytes()
+        except OSError as error:
+            raise Invalid(f"the payload file cannot be read: {error}", pointer="/payload") from error
+    return given.encode("utf-8", "surrogateescape")

@@ -1,0 +1,57 @@
+"""What the command line prints: tables for people, JSON for programs, and never a raw control character."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def console() -> Console:
+    """Made for each use, so that it follows a redirected output; colour only on a terminal."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+
+
+def inert(value: object) -> str:
+    """Text that cannot steer a terminal: control characters are shown as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(value))
+
+
+def as_json(value: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Aligned columns; a dash for what is not there."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text("-" if value is None or value == "" else inert(value)) for value in row))
+    console().print(shown)
+
+
+def facts(values: Mapping[str, Any]) -> None:
+    """One name and value a line; what is not there is left out."""
+    shown = Table(box=None, pad_edge=False, show_header=False)
+    shown.add_column(style="bold")
+    shown.add_column(overflow="fold")
+    for name, value in values.items():
+        if value is None or value == [] or value == ():
+            continue
+        if isinstance(value, (dict, list)):
+            value = msgspec.json.encode(value).decode()
+        elif isinstance(value, msgspec.Raw):
+            value = bytes(value).decode()
+        shown.add_row(name, Text(inert(value)))
+    console().print(shown)
+
+
+def say(message: str) -> None:
+    console().print(Text(inert(message)))

@@ -1,0 +1,91 @@
+"""One command: settings, an engine, and an exit code for whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeVar
+
+from cyclopts import Parameter
+
+from interlock import assemble, config, wire
+from interlock.cli import output
+from interlock.config import Settings
+from interlock.domain import principal
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.errors import Error, Invalid, Malformed, NotFound, SchemaMismatch, StorageBroken, TooLarge, Unavailable
+
+T = TypeVar("T")
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+REFUSED: Final = 4
+NOT_REACHABLE: Final = 5
+BAD_AUDIT: Final = 7
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Options that every command takes."""
+
+    database: Annotated[str | None, Parameter(help="sqlite:///PATH or postgresql://… (INTERLOCK_DATABASE)")] = None
+    tenant: Annotated[str | None, Parameter(help="whose jobs (INTERLOCK_TENANT)")] = None
+    json: Annotated[bool, Parameter(negative=(), help="print JSON for programs")] = False
+
+    @property
+    def settings(self) -> Settings:
+        return config.load({"database": self.database, "tenant": self.tenant})
+
+    @property
+    def who(self) -> Principal:
+        """Whoever can open the database may do everything with it."""
+        return principal.local(self.settings.tenant)
+
+
+def run(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) -> T:
+    """Run a command on the engine behind the settings; errors end the process with their exit code."""
+
+    async def with_engine() -> T:
+        async with assemble.open_engine(common.settings.database) as engine:
+            return await command(engine, common.who)
+
+    return guard(common, with_engine)
+
+
+def guard(common: Common, command: Callable[[], Awaitable[T]]) -> T:
+    """The answer of the command, or an exit with a sentence that says what went wrong."""
+    try:
+        return asyncio.run(_await(command))
+    except Error as error:
+        if common.json:
+            output.as_json({"error": wire.error_to_dict(error)})
+        else:
+            print(f"interlock: {output.inert(error)}", file=sys.stderr)
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+async def _await(command: Callable[[], Awaitable[T]]) -> T:
+    return await command()
+
+
+def exit_code(error: Error) -> int:
+    """What a script learns from an error."""
+    match error:
+        case NotFound():
+            return NOT_FOUND
+        case Invalid() | Malformed() | TooLarge():
+            return REFUSED
+        case SchemaMismatch() | StorageBroken():
+            return FAILED
+        case Unavailable():
+            return NOT_REACHABLE
+        case _:
+            return REFUSED if error.status == 409 else FAILED

@@ -1,0 +1,1 @@
+"""The only place that changes state: one module per actor, over any store."""

@@ -1,0 +1,41 @@
+"""Viewers: jobs, lists, history, audit."""
+
+from __future__ import annotations
+
+from interlock.domain.job import Filter, HistoryRow, Job
+from interlock.errors import Invalid, NotFound
+from interlock.storage.contract import Store, Verdict
+
+LONGEST_PAGE = 200
+
+
+class Reads:
+    """What can be seen without changing anything."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def job(self, tenant: str, job_id: str) -> Job:
+        (job,) = await self._store.get(tenant, [job_id])
+        if job is None:
+            raise NotFound(job_id)
+        return job
+
+    async def jobs(self, tenant: str, filter: Filter) -> list[Job]:
+        """Newest first, without payloads."""
+        if not 1 <= filter.limit <= LONGEST_PAGE:
+            raise Invalid(f"limit must be from 1 to {LONGEST_PAGE}", pointer="/limit")
+        return await self._store.find(tenant, filter)
+
+    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
+        await self.job(tenant, job_id)
+        return await self._store.history(tenant, job_id)
+
+    async def verify(self, tenant: str | None = None) -> Verdict:
+        return await self._store.verify(tenant)
+
+    async def head(self) -> str:
+        return await self._store.head()
+
+    async def now(self) -> int:
+        return await self._store.now()

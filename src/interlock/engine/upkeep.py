@@ -1,0 +1,100 @@
+"""What the clock does: expired leases, timeouts, passed deadlines, old claims.
+
+There is no leader. Every chore is bounded, fenced and harmless when another process does it at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from interlock.domain.decide import Expire, Order, PassDeadline
+from interlock.domain.job import Refused
+from interlock.errors import Error, Fatal
+from interlock.storage.contract import Due, Store
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS: Final = 0.5
+AT_ONCE: Final = 500
+CLAIMS_KEPT_SECONDS: Final = 3600.0
+FORGET_EVERY_TICKS: Final = 600
+
+
+class Swept(NamedTuple):
+    """How many jobs a sweep moved."""
+
+    leases: int
+    deadlines: int
+
+
+class Upkeep:
+    """The chores of the clock, run once or again and again."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+
+    async def sweep(self) -> Swept:
+        """End what the clock has ended, until nothing is due."""
+        return Swept(
+            await self._until_none_due(self._store.due_leases, Expire),
+            await self._until_none_due(self._store.due_deadlines, PassDeadline),
+        )
+
+    async def forget_claims(self) -> int:
+        return await self._store.forget_claims(CLAIMS_KEPT_SECONDS, AT_ONCE)
+
+    def start(self) -> None:
+        """Sweep in the background until stopped."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        tick = 0
+        while True:
+            try:
+                await self.sweep()
+                if tick % FORGET_EVERY_TICKS == 0:
+                    await self.forget_claims()
+            except Fatal:
+                log.critical("upkeep stops: the storage is broken", exc_info=True)
+                raise
+            except Error as error:
+                log.warning("upkeep could not sweep, it will try again: %s", error)
+            tick += 1
+            await asyncio.sleep(EVERY_SECONDS)
+
+    async def _until_none_due(self, due: Callable[[int], Awaitable[list[Due]]], order: Callable[[str], Order]) -> int:
+        moved = 0
+        while found := await due(AT_ONCE):
+            by_tenant: dict[str, list[Order]] = defaultdict(list)
+            for tenant, job_id in found:
+                by_tenant[tenant].append(order(job_id))
+            done = sum([await self._carry_out(tenant, orders) for tenant, orders in by_tenant.items()])
+            moved += done
+            if len(found) < AT_ONCE or not done:
+                break
+        return moved
+
+    async def _carry_out(self, tenant: str, orders: Sequence[Order]) -> int:
+        """One bad row never stops the rest: a batch that fails is taken apart."""
+        try:
+            answers = await self._store.carry_out(tenant, orders)
+            return sum(not isinstance(answer, Refused) for answer in answers)
+        except (Fatal, asyncio.CancelledError):
+            raise
+        except Exception:
+            if len(orders) == 1:
+                log.exception("upkeep could not move job %s", orders[0].id)
+                return 0
+            return sum([await self._carry_out(tenant, [one]) for one in orders])

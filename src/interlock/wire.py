@@ -1,0 +1,270 @@
+"""JSON and Python on one side, the values of the domain on the other; limits are checked here."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import uuid_utils
+
+from interlock.domain import policy, text
+from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, Job, NewJob
+from interlock.domain.lifecycle import Status
+from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
+from interlock.errors import Error, Invalid, NotFound
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LONGEST_DELAY_SECONDS: Final = 10 * 365 * 86_400
+_SHARD_BITS: Final = 0x3FF << 52
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest values taken, in bytes unless said otherwise."""
+
+    payload: int = 256 * 1024
+    result: int = 256 * 1024
+    checkpoint: int = 1024 * 1024
+    error: int = 16 * 1024
+    headers: int = 8 * 1024
+    batch: int = 1000
+    lease_seconds: float = 3600.0
+    claim: int = 100
+
+
+LIMITS: Final = Limits()
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A job as a producer asks for it. Payload is JSON text, kept byte for byte."""
+
+    type: str
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    priority: int = 0
+    run_at: datetime | None = None
+    delay_seconds: float | None = None
+    deadline: datetime | None = None
+    timeout_seconds: float | None = None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    backoff: dict[str, Any] | None = None
+    expiry_delay_seconds: float | None = None
+    headers: dict[str, str] | None = None
+    traceparent: str | None = None
+    tags: list[str] = []
+    affinity_key: str | None = None
+    repository: str | None = None
+    requires: list[str] = []
+    idempotency_key: str | None = None
+    parent_id: str | None = None
+    requested_by: str | None = None
+
+
+def job_request(values: Mapping[str, Any]) -> JobRequest:
+    """A request from Python values; payload may be any JSON-like value."""
+    fields = dict(values)
+    if "payload" in fields:
+        fields["payload"] = msgspec.Raw(encode(fields["payload"], what="payload"))
+    try:
+        return msgspec.convert(fields, JobRequest, from_attributes=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+
+
+def new_job(request: JobRequest, *, created_by: str, now: int, limits: Limits = LIMITS, shard: int = 0) -> NewJob:
+    """The request checked and complete, with an id of its own."""
+    if request.run_at is not None and request.delay_seconds is not None:
+        raise Invalid("give run_at or delay_seconds, not both", pointer="/delay_seconds")
+    deadline = instant(request.deadline, "deadline")
+    if deadline is not None and deadline <= now:
+        raise Invalid("the deadline has passed already", pointer="/deadline")
+    backoff = _backoff(request.backoff)
+    return NewJob(
+        id=new_id(shard),
+        type=name(request.type, "type"),
+        payload=text.check(bytes(request.payload), what="payload", limit=limits.payload),
+        priority=whole(request.priority, "priority", -1000, 1000),
+        run_at=instant(request.run_at, "run_at"),
+        delay_seconds=seconds(request.delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
+        deadline=deadline,
+        timeout_seconds=seconds(request.timeout_seconds, "timeout_seconds", 0.001, LONGEST_DELAY_SECONDS),
+        max_attempts=whole(request.max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
+        backoff=None if backoff is None else backoff.to_text(),
+        expiry_delay_seconds=seconds(
+            request.expiry_delay_seconds, "expiry_delay_seconds", 0, LONGEST_RETRY_AFTER_SECONDS
+        ),
+        headers=_headers(request.headers, limits),
+        traceparent=_optional(request.traceparent, "traceparent"),
+        tags=policy.names(request.tags, what="tags"),
+        affinity_key=_optional(request.affinity_key, "affinity_key"),
+        repository=None if request.repository is None else policy.repository(request.repository),
+        requires=policy.names(request.requires, what="requires"),
+        idempotency_key=_optional(request.idempotency_key, "idempotency_key"),
+        body_sha256=None if request.idempotency_key is None else body_sha256(request),
+        parent_id=None if request.parent_id is None else job_id(request.parent_id, "parent_id"),
+        created_by=created_by,
+        requested_by=_optional(request.requested_by, "requested_by"),
+    )
+
+
+def body_sha256(request: JobRequest) -> bytes:
+    """SHA-256 of the fields as sent, the key itself apart."""
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(request, idempotency_key=None))).digest()
+
+
+def new_id(shard: int = 0) -> str:
+    """A UUIDv7; ten of its random bits name the shard it was born on."""
+    value = uuid_utils.uuid7().int
+    return str(uuid_utils.UUID(int=(value & ~_SHARD_BITS) | (shard << 52)))
+
+
+def job_id(value: str, field: str = "id") -> str:
+    """The one spelling of an id. What cannot be one is like an unknown job, or an invalid field of a request."""
+    try:
+        return str(uuid_utils.UUID(value))
+    except (ValueError, TypeError, AttributeError):
+        if field == "id":
+            raise NotFound(value) from None
+        raise Invalid(f"{value!r} is not the id of a job", pointer=f"/{field}") from None
+
+
+def encode(value: object, *, what: str) -> bytes:
+    """Python values as JSON; what JSON cannot say is Invalid."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
+        raise Invalid(f"{what} cannot be written as JSON: {error}", pointer=f"/{what}") from None
+
+
+def error_body(
+    message: str, *, kind: str | None = None, details: object = None, limit: int = LIMITS.error
+) -> tuple[str, bool]:
+    """What a worker says went wrong, as stored; odd text is mended and a message that is too long is cut."""
+    plain, mended = text.mend_text(message)
+    body: dict[str, object] = {"message": plain[: limit // 8]}
+    if kind is not None:
+        body["kind"] = text.mend_text(kind)[0][:200]
+    if details is not None:
+        body["details"] = details
+    stored, more = text.mend(encode(body, what="error"), what="error", limit=limit)
+    return stored, mended or more
+
+
+def name(value: str, field: str) -> str:
+    if not text.is_visible_name(value):
+        raise Invalid(f"{field} must be 1 to 200 visible characters", pointer=f"/{field}")
+    return value
+
+
+def whole(value: int, field: str, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise Invalid(f"{field} must be from {low} to {high}", pointer=f"/{field}")
+    return value
+
+
+def seconds(value: float | None, field: str, low: float, high: float) -> float | None:
+    if value is None:
+        return None
+    if not math.isfinite(value) or not low <= value <= high:
+        raise Invalid(f"{field} must be from {low} to {high} seconds", pointer=f"/{field}")
+    return float(value)
+
+
+def instant(value: datetime | None, field: str) -> int | None:
+    """A time with an offset as microseconds since 1970."""
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise Invalid(f"{field} needs an offset, such as 2027-01-31T12:00:00Z", pointer=f"/{field}")
+    return (value - _EPOCH) // timedelta(microseconds=1)
+
+
+def when(micros: int) -> str:
+    """RFC 3339 in UTC, with microseconds."""
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def invalid(error: msgspec.ValidationError) -> Invalid:
+    """What msgspec says of a request, with its path as a JSON pointer."""
+    message, _, path = str(error).partition(" - at `$")
+    pointer = "/" + path.rstrip("`").strip(".").replace(".", "/").replace("[", "/").replace("]", "") if path else ""
+    return Invalid(message, pointer=pointer.replace("//", "/"))
+
+
+_TIMES: Final = frozenset(
+    {"run_at", "deadline", "cancel_requested_at", "created_at", "updated_at", "started_at", "run_started_at",
+     "heartbeat_at", "finished_at"}
+)  # fmt: skip
+_JSON: Final = frozenset({"payload", "headers", "checkpoint", "usage", "result", "error", "backoff"})
+_FOLDED: Final = frozenset({"agent_kind", "agent_id", "worker", "fence", "lease_expires_at"})
+
+
+def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
+    """A job as the API shows it; JSON text stays as it is."""
+    shown: dict[str, Any] = {}
+    values: Iterable[Any] = job
+    for field, value in zip(Job._fields, values, strict=True):
+        if field in _FOLDED:
+            continue
+        if value is not None and field in _TIMES:
+            value = when(value)
+        elif value is not None and field in _JSON:
+            value = msgspec.Raw(value.encode())
+        shown[field] = value
+    shown["agent"] = None if job.agent_kind is None else {"kind": job.agent_kind, "id": job.agent_id}
+    shown["lease"] = None
+    if job.status is Status.RUNNING and job.lease_expires_at is not None:
+        shown["lease"] = {"worker": job.worker, "fence": job.fence, "expires_at": when(job.lease_expires_at)}
+    shown["location"] = job.location(now)
+    shown["retry_count"] = job.retry_count
+    return shown
+
+
+def history_to_dict(row: HistoryRow) -> dict[str, Any]:
+    """A history row as the API shows it."""
+    return {
+        "version": row.version,
+        "from": row.from_status,
+        "to": row.to_status,
+        "verb": row.verb,
+        "actor": row.actor,
+        "attempt": row.attempt,
+        "fence": row.fence,
+        "reason": row.reason,
+        "metadata": None if row.metadata is None else msgspec.Raw(row.metadata.encode()),
+        "at": when(row.at),
+        "hash": row.hash.hex(),
+    }
+
+
+def error_to_dict(error: Error) -> dict[str, Any]:
+    """What an error says to a program."""
+    shown: dict[str, Any] = {"code": error.code, "detail": str(error)}
+    if isinstance(error, Invalid) and error.pointer:
+        shown["errors"] = [{"pointer": error.pointer, "code": error.code, "message": str(error)}]
+    return shown
+
+
+def _backoff(value: Mapping[str, Any] | None) -> Backoff | None:
+    if value is None:
+        return None
+    if unknown := sorted(value.keys() - set(Backoff._fields)):
+        raise Invalid(f"backoff has unknown fields: {', '.join(unknown)}", pointer=f"/backoff/{unknown[0]}")
+    return Backoff(**value).check()
+
+
+def _headers(value: Mapping[str, str] | None, limits: Limits) -> str | None:
+    if value is None:
+        return None
+    return text.check(encode(value, what="headers"), what="headers", limit=limits.headers)
+
+
+def _optional(value: str | None, field: str) -> str | None:
+    return None if value is None else name(value, field)
+
+
+def check_batch(items: Sequence[object], limits: Limits = LIMITS) -> None:
+    if not 1 <= len(items) <= limits.batch:
+        raise Invalid(f"a batch has 1 to {limits.batch} items, not {len(items)}")
