@@ -26,7 +26,7 @@ NOTHING = Common()
 @app.command
 def add(
     type: str,
-    payload: str = "{}",
+    payload: Annotated[str, Parameter(allow_leading_hyphen=True)] = "{}",
     *,
     priority: int = 0,
     delay: Annotated[float | None, Parameter(help="seconds before it may start")] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from interlock import wire
@@ -100,7 +101,7 @@ class Leases:
         """One claim for equal asks; the jobs are dealt out in the order of the asks."""
         tenant, ask = key
         jobs = iter(await self._store.claim(tenant, ask._replace(limit=sum(limits))))
-        return [[job for job, _ in zip(jobs, range(limit), strict=False)] for limit in limits]
+        return [list(islice(jobs, limit)) for limit in limits]
 
     def _check(self, ask: ClaimAsk) -> None:
         wire.name(ask.worker, "worker")

@@ -121,12 +121,15 @@ def _parent_fault(job: NewJob, parents: dict[str, bool]) -> Error | None:
 async def _insert(connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tuple[int, int]]]) -> dict[str, int]:
     if not jobs:
         return {}
-    columns = list(zip(*(
-        (j.id, j.type, j.payload, j.priority, no, base, j.run_at, j.delay_seconds, j.deadline, j.timeout_seconds,
-         j.max_attempts, j.backoff, j.expiry_delay_seconds, j.headers, j.traceparent, array_literal(j.tags), j.agent_kind, j.agent_id,
-         j.affinity_key, j.repository, array_literal(j.requires), j.idempotency_key, j.body_sha256, j.webhook, j.parent_id,
-         j.redrive_of, j.created_by, j.requested_by)
+    rows_in = (
+        (
+            j.id, j.type, j.payload, j.priority, no, base, j.run_at, j.delay_seconds, j.deadline, j.timeout_seconds,
+            j.max_attempts, j.backoff, j.expiry_delay_seconds, j.headers, j.traceparent, array_literal(j.tags),
+            j.agent_kind, j.agent_id, j.affinity_key, j.repository, array_literal(j.requires), j.idempotency_key,
+            j.body_sha256, j.webhook, j.parent_id, j.redrive_of, j.created_by, j.requested_by,
+        )
         for j, (no, base) in jobs
-    ), strict=True))  # fmt: skip
+    )  # fmt: skip
+    columns = list(zip(*rows_in, strict=True))
     rows = await connection.fetch(call("enqueue", 1 + len(columns)), tenant, *columns)
     return {row[0]: row[1] for row in rows}

@@ -18,8 +18,9 @@ VERBS: Final = ("enqueue", "claim", "change", "read")
 _LADDER: Final = """
 create schema if not exists interlock;
 create table if not exists interlock.schema_migration (
-  number integer primary key, name text not null, checksum text not null, applied_at timestamptz not null default now());
-comment on table interlock.schema_migration is 'The migrations that made this schema; number 0 is the verbs.';
+  number integer primary key, name text not null, checksum text not null,
+  applied_at timestamptz not null default now());
+comment on table interlock.schema_migration is 'The migrations that made this schema; 0 stands for the verbs.';
 """
 
 

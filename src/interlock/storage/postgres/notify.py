@@ -65,7 +65,9 @@ class Bell:
     async def _pass_on(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         while True:
             try:
-                await asyncio.wait_for(self._rung.wait(), 10)
+                # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the ring.
+                async with asyncio.timeout(10):
+                    await self._rung.wait()
             except TimeoutError:
                 await connection.execute("select 1")  # a dead peer is noticed here
                 continue

@@ -75,8 +75,9 @@ class PostgresStore:
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
         f = filter
+        statuses = [str(status) for status in f.statuses] or None
         rows = await self._fetch(
-            call("find_jobs", 10), tenant, [str(s) for s in f.statuses] or None, f.type, f.worker, f.parent_id, list(f.tags), f.created_after,
+            call("find_jobs", 10), tenant, statuses, f.type, f.worker, f.parent_id, list(f.tags), f.created_after,
             f.created_before, f.before_seq, f.limit,
         )  # fmt: skip
         return sorted(map(claim.to_job, rows), key=lambda job: -job.seq)

@@ -23,7 +23,7 @@ def enqueue(
     """Add the jobs that are new; with `whole`, none if any is refused."""
     answers, new = _sort_out(connection, tenant, jobs)
     if whole and any(isinstance(a, Refused) for a in answers):
-        return [a for a in answers if a is not None]
+        return [Enqueued(job.id, 0, False) if a is None else a for job, a in zip(jobs, answers, strict=True)]
     first = _insert(connection, routes, tenant, new) if new else 0
     fresh = {job.id: Enqueued(job.id, first + i, False) for i, job in enumerate(new)}
     by_key = {job.idempotency_key: fresh[job.id] for job in new if job.idempotency_key is not None}
@@ -62,12 +62,12 @@ def _sort_out(
             id, seq, body = known[key]
             same = body == job.body_sha256
             answers.append(Enqueued(id, seq, True) if same else Refused(IdempotencyKeyReuse(key, id)))
-        elif error is not None:
-            answers.append(Refused(error))
         elif key is not None and key in mine:
             twin = mine[key]
             same = twin.body_sha256 == job.body_sha256
             answers.append(None if same else Refused(IdempotencyKeyReuse(key, twin.id)))
+        elif error is not None:
+            answers.append(Refused(error))
         else:
             if key is not None:
                 mine[key] = job

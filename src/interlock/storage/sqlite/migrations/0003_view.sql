@@ -4,7 +4,7 @@ CREATE VIEW job_view AS
 SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers, b.traceparent, b.tags, b.agent_kind, b.agent_id,
   b.affinity_key, b.repository, b.requires, b.idempotency_key, b.webhook, b.parent_id, b.redrive_of, b.created_by, b.requested_by,
   j.run_at, j.deadline, j.timeout_seconds, b.backoff, b.expiry_delay_seconds, j.attempt, j.max_attempts, j.worker, j.fence,
-  j.lease_expires_at, j.heartbeat_at, j.gate_id,
+  j.lease_expires_at, CASE WHEN j.status = 'running' THEN j.heartbeat_at END AS heartbeat_at, j.gate_id,
   CASE WHEN j.awaiting = 0 THEN '[]' ELSE
     (SELECT json_group_array(a.child_id ORDER BY a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
   END AS awaiting,

@@ -1,0 +1,125 @@
+"""What producers are told, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from interlock import wire
+from interlock.domain.job import Filter
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.errors import IdempotencyKeyReuse, Invalid, Malformed, NotFound, TooLarge
+from interlock.wire import JobRequest, job_request
+from tests.support.stores import ManualClock
+
+
+async def test_an_enqueued_job_is_found_as_it_was_sent(interlock_engine: Engine, who: Principal) -> None:
+    request = job_request({"type": "research", "payload": {"topic": "tides"}, "tags": ["b", "a"], "priority": 7})
+    enqueued = await interlock_engine.jobs.enqueue(who, request)
+    job = await interlock_engine.reads.job("acme", enqueued.id)
+    assert (job.type, job.payload, job.priority, list(job.tags)) == ("research", '{"topic":"tides"}', 7, ["a", "b"])
+    assert (job.status, job.created_by, job.attempt, job.fence) == (Status.QUEUED, "user:local", 1, 0)
+
+
+async def test_the_same_key_and_body_answers_the_same_job(interlock_engine: Engine, who: Principal) -> None:
+    request = job_request({"type": "t", "payload": {"n": 1}, "idempotency_key": "k"})
+    first = await interlock_engine.jobs.enqueue(who, request)
+    again = await interlock_engine.jobs.enqueue(who, request)
+    assert (again.id, again.replayed, first.replayed) == (first.id, True, False)
+
+
+async def test_the_same_key_with_another_body_is_refused(interlock_engine: Engine, who: Principal) -> None:
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "payload": 1, "idempotency_key": "k"}))
+    with pytest.raises(IdempotencyKeyReuse):
+        await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "payload": 2, "idempotency_key": "k"}))
+
+
+async def test_a_batch_is_added_whole_or_not_at_all_and_names_the_item(
+    interlock_engine: Engine, who: Principal
+) -> None:
+    good = job_request({"type": "t"})
+    with pytest.raises(Invalid) as refused:
+        await interlock_engine.jobs.enqueue_batch(who, [good, good, job_request({"type": "t", "priority": 5000})])
+    assert refused.value.pointer == "/jobs/2/priority"
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "payload": 1, "idempotency_key": "k"}))
+    clash = job_request({"type": "t", "payload": 2, "idempotency_key": "k"})
+    with pytest.raises(IdempotencyKeyReuse) as reused:
+        await interlock_engine.jobs.enqueue_batch(who, [good, clash])
+    assert reused.value.pointer == "/jobs/1/idempotency_key"
+    assert len(await interlock_engine.reads.jobs("acme", Filter())) == 1
+
+
+async def test_concurrent_single_enqueues_share_commits(interlock_engine: Engine, who: Principal) -> None:
+    requests = [job_request({"type": "t", "payload": n}) for n in range(64)]
+    answers = await asyncio.gather(*(interlock_engine.jobs.enqueue(who, request) for request in requests))
+    assert len({answer.id for answer in answers}) == 64
+    assert interlock_engine.jobs.commits_saved > 30
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "pointer"),
+    [
+        ({"type": ""}, Invalid, "/type"),
+        ({"type": "a\x00b"}, Invalid, "/type"),
+        ({"type": "x" * 201}, Invalid, "/type"),
+        ({"type": "t", "priority": 1001}, Invalid, "/priority"),
+        ({"type": "t", "max_attempts": 0}, Invalid, "/max_attempts"),
+        ({"type": "t", "max_attempts": 101}, Invalid, "/max_attempts"),
+        ({"type": "t", "delay_seconds": -1}, Invalid, "/delay_seconds"),
+        ({"type": "t", "timeout_seconds": 0}, Invalid, "/timeout_seconds"),
+        ({"type": "t", "backoff": {"kind": "magic"}}, Invalid, "/backoff/kind"),
+        ({"type": "t", "backoff": {"speed": 1}}, Invalid, "/backoff/speed"),
+        ({"type": "t", "tags": ["a", "a"]}, Invalid, "/tags"),
+        ({"type": "t", "requires": [" "]}, Invalid, "/requires"),
+        ({"type": "t", "parent_id": "nope"}, Invalid, "/parent_id"),
+        ({"type": "t", "deadline": datetime(2001, 1, 1, tzinfo=UTC)}, Invalid, "/deadline"),
+        ({"type": "t", "deadline": datetime(2090, 1, 1)}, Invalid, "/deadline"),
+        ({"type": "t", "status": "running"}, Invalid, ""),
+        ({"type": "t", "payload": "x" * 300_000}, TooLarge, None),
+        ({"type": "t", "headers": {"a": "x" * 9000}}, TooLarge, None),
+    ],
+)
+async def test_bad_input_is_refused_with_a_pointer_and_nothing_is_added(
+    interlock_engine: Engine, who: Principal, values: dict[str, object], error: type[Exception], pointer: str | None
+) -> None:
+    with pytest.raises(error) as refused:
+        await interlock_engine.jobs.enqueue(who, job_request(values))
+    if pointer is not None:
+        assert getattr(refused.value, "pointer", None) == pointer
+    assert await interlock_engine.reads.jobs("acme", Filter()) == []
+
+
+async def test_run_at_and_delay_together_are_refused(interlock_engine: Engine, who: Principal) -> None:
+    values = {"type": "t", "delay_seconds": 1, "run_at": datetime(2090, 1, 1, tzinfo=UTC)}
+    with pytest.raises(Invalid):
+        await interlock_engine.jobs.enqueue(who, job_request(values))
+
+
+async def test_payload_text_that_is_not_json_is_malformed(interlock_engine: Engine, who: Principal) -> None:
+    for text in (b"{", b'{"a":1,"a":2}', b"NaN", b"[" * 70 + b"]" * 70):
+        with pytest.raises(Malformed):
+            await interlock_engine.jobs.enqueue(who, JobRequest(type="t", payload=msgspec.Raw(text)))
+
+
+async def test_cancel_of_an_unknown_or_foreign_job_is_not_found(interlock_engine: Engine, who: Principal) -> None:
+    foreign = await interlock_engine.jobs.enqueue(who._replace(tenant="other"), job_request({"type": "t"}))
+    for id in (foreign.id, wire.new_id()):
+        with pytest.raises(NotFound) as missing:
+            await interlock_engine.jobs.cancel(who, id)
+        assert str(missing.value) == f"no job {id}"
+
+
+async def test_a_paused_type_is_not_handed_out_until_it_is_resumed(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
+    await interlock_engine.jobs.pause(who, "t", reason="provider down")
+    assert await interlock_engine.leases.claim("acme", ClaimAsk("w")) == []
+    await interlock_engine.jobs.resume(who, "t")
+    assert len(await interlock_engine.leases.claim("acme", ClaimAsk("w"))) == 1

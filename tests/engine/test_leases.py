@@ -1,0 +1,118 @@
+"""What workers are told, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from interlock.domain.decide import Complete, Fail, Release
+from interlock.domain.job import Beat, Checkpoint
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.errors import Invalid, LeaseLost, Malformed, TooLarge
+from interlock.storage.contract import Store
+from interlock.wire import error_body, job_request
+
+
+async def grant(engine: Engine, who: Principal) -> tuple[str, int]:
+    await engine.jobs.enqueue(who, job_request({"type": "t"}))
+    (job,) = await engine.leases.claim("acme", ClaimAsk("w"))
+    return job.id, job.fence
+
+
+async def test_a_waiting_claim_is_woken_by_an_enqueue(interlock_engine: Engine, who: Principal) -> None:
+    waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ClaimAsk("w"), wait_seconds=30))
+    await asyncio.sleep(0)
+    enqueued = await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
+    (job,) = await asyncio.wait_for(waiting, 10)
+    assert job.id == enqueued.id
+
+
+async def test_a_waiting_claim_comes_back_empty_when_its_time_is_over(interlock_engine: Engine) -> None:
+    assert await interlock_engine.leases.claim("acme", ClaimAsk("w"), wait_seconds=0.05) == []
+
+
+async def test_equal_claims_made_at_once_are_dealt_different_jobs(interlock_engine: Engine, who: Principal) -> None:
+    await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(10)])
+    asks = [ClaimAsk("w", limit=n) for n in (1, 4, 3, 1)]
+    dealt = await asyncio.gather(*(interlock_engine.leases.claim("acme", ask) for ask in asks))
+    assert [len(jobs) for jobs in dealt] == [1, 4, 3, 1]
+    assert len({job.id for jobs in dealt for job in jobs}) == 9
+
+
+async def test_a_result_with_a_lone_surrogate_is_kept_and_marked(interlock_engine: Engine, who: Principal) -> None:
+    id, fence = await grant(interlock_engine, who)
+    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", result='{"text":"a\\ud800b"}'))
+    job = await interlock_engine.reads.job("acme", id)
+    assert (job.result, job.sanitized) == ('{"text":"a\\ufffdb"}', True)
+
+
+async def test_an_error_of_any_text_is_kept(interlock_engine: Engine, who: Principal) -> None:
+    id, fence = await grant(interlock_engine, who)
+    body, mended = error_body("bad \ud800 text " + "x" * 100_000, kind="Boom")
+    receipt = await interlock_engine.leases.fail("acme", Fail(id, fence, "w", body, retryable=False, sanitized=mended))
+    job = await interlock_engine.reads.job("acme", id)
+    assert receipt.status is Status.FAILED
+    assert job.sanitized
+    assert job.error is not None
+    assert job.error.startswith('{"message":"bad \ufffd text')
+
+
+async def test_a_result_that_is_not_json_or_too_large_is_refused_and_the_job_runs_on(
+    interlock_engine: Engine, who: Principal
+) -> None:
+    id, fence = await grant(interlock_engine, who)
+    with pytest.raises(Malformed):
+        await interlock_engine.leases.complete("acme", Complete(id, fence, "w", result="{"))
+    with pytest.raises(TooLarge):
+        await interlock_engine.leases.complete("acme", Complete(id, fence, "w", result='"' + "x" * 262_144 + '"'))
+    assert (await interlock_engine.reads.job("acme", id)).status is Status.RUNNING
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        ClaimAsk(""),
+        ClaimAsk("w", limit=0),
+        ClaimAsk("w", limit=101),
+        ClaimAsk("w", lease_seconds=0.5),
+        ClaimAsk("w", lease_seconds=3601),
+        ClaimAsk("w", claim_id=""),
+    ],
+)
+async def test_a_claim_outside_the_limits_is_refused(interlock_engine: Engine, ask: ClaimAsk) -> None:
+    with pytest.raises(Invalid):
+        await interlock_engine.leases.claim("acme", ask)
+
+
+async def test_a_release_is_at_a_time_or_after_a_delay_not_both(interlock_engine: Engine, who: Principal) -> None:
+    id, fence = await grant(interlock_engine, who)
+    with pytest.raises(Invalid):
+        await interlock_engine.leases.release("acme", Release(id, fence, "w", run_at=1, delay_seconds=1.0))
+
+
+async def test_a_beat_with_a_checkpoint_saves_it(interlock_engine: Engine, who: Principal) -> None:
+    id, fence = await grant(interlock_engine, who)
+    await interlock_engine.leases.heartbeat(
+        "acme", Beat(id, fence, "w", checkpoint=Checkpoint(id, fence, "w", 1, "[1]"))
+    )
+    job = await interlock_engine.reads.job("acme", id)
+    assert (job.checkpoint_seq, job.checkpoint) == (1, "[1]")
+
+
+async def test_single_finishes_made_at_once_each_get_their_own_answer(
+    interlock_engine: Engine, who: Principal, store: Store
+) -> None:
+    await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(20)])
+    jobs = await interlock_engine.leases.claim("acme", ClaimAsk("w", limit=20))
+    orders = [Complete(job.id, job.fence + (n == 7), "w", result=str(n)) for n, job in enumerate(jobs)]
+    answers = await asyncio.gather(
+        *(interlock_engine.leases.complete("acme", order) for order in orders), return_exceptions=True
+    )
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, LeaseLost)] == [7]
+    assert [job.result for job in await store.get("acme", [job.id for job in jobs]) if job is not None] == [
+        None if n == 7 else str(n) for n in range(20)
+    ]

@@ -1,0 +1,109 @@
+"""What must hold for every job in every store at every moment, read from outside the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import asyncpg
+
+from interlock.domain.audit import history_hash
+from interlock.domain.job import HistoryRow, Job
+from interlock.domain.lifecycle import EDGES, TERMINAL, Status, Verb
+
+
+def check_history(job: Job, rows: Sequence[HistoryRow]) -> None:
+    """The history has no gap, every move in it is legal, and it replays to what the job says now."""
+    where = f"job {job.id}"
+    assert [row.version for row in rows] == list(range(1, job.version + 1)), where
+    status: Status | None = None
+    fence, attempt, hash, cancelling = 0, 1, None, False
+    for row in rows:
+        assert row.job_id == job.id, where
+        assert row.from_status == status, where
+        assert row.verb in EDGES[status, row.to_status], f"{where}: {status} → {row.to_status} by {row.verb}"
+        assert row.attempt == attempt <= job.max_attempts, where
+        if row.verb == Verb.CLAIM:
+            assert row.fence > fence, f"{where}: a fence was given twice"
+            assert not cancelling, f"{where}: granted although somebody wanted it cancelled"
+            fence = row.fence
+        assert row.fence == fence, where
+        hash = history_hash(hash, job.tenant, *row[:-1])
+        assert row.hash == hash, where
+        attempt += row.to_status == Status.RETRY and status == Status.RUNNING
+        cancelling |= row.verb == Verb.CANCEL
+        status = row.to_status
+    assert (job.status, job.fence, job.attempt) == (status, fence, attempt), where
+    assert (job.worker is not None) == (job.lease_expires_at is not None) == (status == Status.RUNNING), where
+    assert (job.finished_at is not None) == (status in TERMINAL), where
+    assert sum(row.to_status in TERMINAL for row in rows) == (status in TERMINAL), f"{where}: ended more than once"
+
+
+# On PostgreSQL two narrow tables index the truth in job; each query finds rows where they do not fit it.
+_POSTGRES_FAULTS = {
+    "ready without a waiting job": """
+        select q.job_id from interlock.ready q left join interlock.job j on j.tenant = q.tenant and j.id = q.job_id
+        where ($1::text is null or q.tenant = $1) and (j.id is null or j.status > 'retry'
+          or (j.seq, j.route, j.base, j.run_at) <> (q.seq, q.route, q.base, q.run_at) or j.deadline is distinct from q.deadline)""",
+    "twice in ready": """
+        select q.job_id from interlock.ready q where ($1::text is null or q.tenant = $1)
+        group by q.tenant, q.job_id having count(*) > 1""",
+    "waiting and not in ready": """
+        select j.id from interlock.job j where ($1::text is null or j.tenant = $1) and j.status <= 'retry'
+          and not exists (select from interlock.job_await a where a.tenant = j.tenant and a.job_id = j.id)
+          and not exists (select from interlock.ready q where q.tenant = j.tenant and q.job_id = j.id)""",
+    "waiting for children and in ready": """
+        select a.job_id from interlock.job_await a join interlock.ready q on q.tenant = a.tenant and q.job_id = a.job_id
+        where ($1::text is null or a.tenant = $1)""",
+    "waiting for a child that has ended": """
+        select a.job_id from interlock.job_await a join interlock.job c on c.tenant = a.tenant and c.id = a.child_id
+        join interlock.job j on j.tenant = a.tenant and j.id = a.job_id
+        where ($1::text is null or a.tenant = $1) and (c.status >= 'succeeded' or j.status > 'retry')""",
+    "running without its lease": """
+        select j.id from interlock.job j where ($1::text is null or j.tenant = $1) and j.status = 'running'
+          and not exists (select from interlock.lease l where l.tenant = j.tenant and l.job_id = j.id
+            and l.fence = j.fence and l.worker = j.worker)""",
+    "lease without a running job": """
+        select l.job_id from interlock.lease l where ($1::text is null or l.tenant = $1)
+          and not exists (select from interlock.job j where j.tenant = l.tenant and j.id = l.job_id and j.status = 'running')""",
+}
+
+_SQLITE_FAULTS = {
+    "children counted wrongly": """
+        SELECT j.id FROM job j WHERE (?1 IS NULL OR j.tenant = ?1) AND j.awaiting <>
+          (SELECT count(*) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)""",
+    "waiting for a child that has ended": """
+        SELECT a.job_id FROM job_await a JOIN job c ON c.tenant = a.tenant AND c.id = a.child_id
+        WHERE (?1 IS NULL OR a.tenant = ?1) AND c.finished_at IS NOT NULL""",
+    "on another route than its body says": """
+        SELECT j.id FROM job j JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+        LEFT JOIN route r ON r.tenant = j.tenant AND r.no = j.route
+        WHERE (?1 IS NULL OR j.tenant = ?1) AND (r.no IS NULL OR r.base <> j.base OR r.type <> b.type OR r.priority <> j.priority
+          OR r.requires <> b.requires OR r.repository IS NOT b.repository OR r.affinity_key IS NOT b.affinity_key)""",
+    "without body": """
+        SELECT j.id FROM job j WHERE (?1 IS NULL OR j.tenant = ?1)
+          AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = j.tenant AND b.seq = j.seq AND b.id = j.id)""",
+}
+
+
+async def check_postgres(admin: asyncpg.Connection[Any], tenant: str | None = None) -> None:
+    """What indexes the truth agrees with it; admin must see past row-level security."""
+    for fault, query in _POSTGRES_FAULTS.items():
+        rows = await admin.fetch(query, tenant)
+        assert not rows, f"{fault}: {[str(row[0]) for row in rows[:5]]}"
+
+
+def check_sqlite(path: Path | str, tenant: str | None = None, *, integrity: bool = False) -> None:
+    """What is counted or copied in the file agrees with what it comes from."""
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        db.set_busy_timeout(60_000)
+        for fault, query in _SQLITE_FAULTS.items():
+            rows = db.execute(query, (tenant,)).fetchall()
+            assert not rows, f"{fault}: {rows[:5]}"
+        if integrity:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    finally:
+        db.close()
