@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from interlock.domain.decide import Expire, Order, PassDeadline
+from interlock.domain.decide import Expire, PassDeadline
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk, Names
@@ -38,12 +38,11 @@ def _list(names: Names | None) -> list[str] | None:
 
 
 async def _sweep(connection: Conn, tenant: str) -> None:
-    orders: list[Order] = []
+    """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
     leases = await connection.fetch("select id from interlock.expired_leases($1, $2)", tenant, SWEEP_FIRST)
-    orders += [Expire(row[0]) for row in leases]
+    await change.carry_out(connection, tenant, [Expire(row[0]) for row in leases])
     late = await connection.fetch("select id from interlock.passed_deadlines($1, $2)", tenant, SWEEP_FIRST)
-    orders += [PassDeadline(row[0]) for row in late]
-    await change.carry_out(connection, tenant, orders)
+    await change.carry_out(connection, tenant, [PassDeadline(row[0]) for row in late])
 
 
 def to_job(row: Any) -> Job:

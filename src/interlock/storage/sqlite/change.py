@@ -61,7 +61,8 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
     rows = connection.rows(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps([o.id for o in orders])})
     found = {row[0]: row for row in rows}
     answers: list[Receipt | Refused] = []
-    updates, history_rows, ended = [], [], []
+    seqs, history_rows, ended = [], [], []
+    results: list[tuple[object, ...]] = []
     for order in orders:
         row = found.get(order.id)
         if row is None:
@@ -74,13 +75,14 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         actor = f"worker:{worker}"
         move = ("running", "succeeded", "complete", actor, attempt, fence, None, None, now)
         hash = history_hash(head, tenant, id, version + 1, *move)
-        updates.append(
-            (now, actor, order.result, order.result_summary, order.usage, order.sanitized, hash, tenant, seq)
-        )
+        if order.result is not None or order.result_summary is not None or order.usage is not None:
+            results.append((tenant, seq, order.result, order.result_summary, order.usage, order.sanitized))
+        seqs.append(seq)
         history_rows.append((tenant, seq, version + 1, *move, hash))
         answers.append(Receipt(id, fence, Status.SUCCEEDED, attempt, version + 1, None, now))
         ended.append(id)
-    db.executemany(_SQL["complete"], updates)
+    db.execute(_SQL["complete"], {"tenant": tenant, "seqs": json.dumps(seqs), "now": now})
+    db.executemany(_SQL["insert_result"], results)
     db.executemany(_INSERT_HISTORY, history_rows)
     _tell_parents(connection, tenant, ended)
     return answers
@@ -176,7 +178,7 @@ def _write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, 
         )  # fmt: skip
         hash = history_hash(head, tenant, change.id, version, *move)
         updates.append(change._asdict() | {
-            "tenant": tenant, "seq": seq, "now": now, "head": hash, "awaiting": len(change.children),
+            "tenant": tenant, "seq": seq, "now": now, "awaiting": len(change.children),
             "finished_at": now if change.status in TERMINAL else None,
         })  # fmt: skip
         rows.append((tenant, seq, version, *move, hash))
@@ -216,7 +218,7 @@ def heartbeat(connection: Connection, tenant: str, beats: Sequence[Beat]) -> lis
         if job.timeout_seconds is not None:
             expires = min(expires, job.run_started_at + round(job.timeout_seconds * SECOND))
         moves.append((expires, now, now, tenant, job.seq))
-        if beat.checkpoint is not None:
+        if beat.checkpoint is not None and _is_newer(job, beat.checkpoint):
             saves.append(beat.checkpoint)
             held[beat.id] = job._replace(checkpoint_seq=beat.checkpoint.seq, checkpoint=beat.checkpoint.data)
         answers.append(
@@ -238,8 +240,9 @@ def checkpoint(connection: Connection, tenant: str, checkpoints: Sequence[Checkp
         if error is not None or job is None:
             answers.append(Refused(error or NotFound(c.id)))
             continue
-        saves.append(c)
-        held[c.id] = job._replace(checkpoint_seq=c.seq, checkpoint=c.data)
+        if _is_newer(job, c):
+            saves.append(c)
+            held[c.id] = job._replace(checkpoint_seq=c.seq, checkpoint=c.data)
         answers.append(c.seq)
     _save(connection, tenant, saves)
     return answers
@@ -277,11 +280,15 @@ def _fault(connection: Connection, tenant: str, job: _Held | None, id: str, fenc
 
 
 def _checkpoint_fault(job: _Held | None, c: Checkpoint) -> Error | None:
-    if job is None or job.checkpoint_seq is None or c.seq > job.checkpoint_seq:
+    if job is None or job.checkpoint_seq is None or _is_newer(job, c):
         return None
     if c.seq == job.checkpoint_seq and c.data == job.checkpoint:
         return None
     return CheckpointConflict(c.id, c.seq, job.checkpoint_seq)
+
+
+def _is_newer(job: _Held, c: Checkpoint) -> bool:
+    return job.checkpoint_seq is None or c.seq > job.checkpoint_seq
 
 
 def _save(connection: Connection, tenant: str, saves: Sequence[Checkpoint]) -> None:

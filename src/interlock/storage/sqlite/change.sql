@@ -1,20 +1,24 @@
 -- name: standings
--- What decisions look at, with the head of each job's history.
+-- What decisions look at, with the hash of the newest row of each job's history.
 SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline, j.lease_expires_at,
   j.run_started_at, j.timeout_seconds, b.backoff, b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
-  j.error, j.seq, j.head
+  j.error, j.seq, h.hash
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
-CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version;
 
 -- name: held_to_complete
-SELECT j.id, j.seq, j.status, j.fence, j.worker, j.version, j.attempt, j.head
-FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
+SELECT j.id, j.seq, j.status, j.fence, j.worker, j.version, j.attempt, h.hash
+FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
+CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version;
 
 -- name: complete
-UPDATE job SET status = 'succeeded', version = version + 1, worker = NULL, lease_expires_at = NULL, finished_at = ?1,
-  updated_at = ?1, verb = 'complete', actor = ?2, reason = NULL, metadata = NULL, error = NULL, result = ?3, result_summary = ?4,
-  usage = coalesce(?5, usage), sanitized = sanitized OR ?6, head = ?7
-WHERE tenant = ?8 AND seq = ?9;
+UPDATE job SET status = 'succeeded', version = version + 1, actor = 'worker:' || worker, worker = NULL, lease_expires_at = NULL,
+  finished_at = :now, updated_at = :now, verb = 'complete', reason = NULL, metadata = NULL, error = NULL
+WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: insert_result
+INSERT INTO job_result (tenant, seq, result, result_summary, usage, sanitized) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: change
 -- Writes a decided change; what a change leaves open stays as it is.
@@ -24,8 +28,7 @@ UPDATE job SET status = :status, version = version + 1, attempt = :attempt, rele
   gate_id = NULL, run_at = coalesce(:run_at, run_at), error = coalesce(:error, error),
   cancel_requested_at = coalesce(:cancel_requested_at, cancel_requested_at),
   cancel_reason = coalesce(:cancel_reason, cancel_reason), sanitized = sanitized OR :sanitized,
-  finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata,
-  head = :head
+  finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata
 WHERE tenant = :tenant AND seq = :seq;
 
 -- name: grant_end

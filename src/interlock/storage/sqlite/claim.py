@@ -22,7 +22,7 @@ from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "claim.sql")
 _INSERT_HISTORY: Final = load("interlock.storage.sqlite", "enqueue.sql")["insert_history"]
-EXPIRED_FIRST: Final = 100
+SWEEP_FIRST: Final = 100
 _STATUS: Final = Job._fields.index("status")
 _STATUSES: Final = {str(status): status for status in Status}
 _LISTS: Final = [Job._fields.index(name) for name in ("tags", "requires", "awaiting")]
@@ -35,14 +35,13 @@ _SANITIZED: Final = Job._fields.index("sanitized")
 
 
 def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) -> list[Job]:
-    """Reprocess expired leases (bounded), then grant the best jobs this ask may have."""
+    """Reprocess what the clock has brought up (bounded), then grant the best jobs this ask may have."""
     db, now = connection.db, connection.now
     if ask.claim_id is not None and (before := _granted_before(connection, tenant, ask)):
         return before
-    ((epoch, last_route, expired, paused),) = connection.rows(_SQL["surroundings"], (tenant, now))
-    if expired:
-        rows = connection.rows(_SQL["expired_leases"], {"tenant": tenant, "now": now, "limit": EXPIRED_FIRST})
-        carry_out(connection, tenant, [Expire(id) for (id,) in rows])
+    ((epoch, last_route, due, paused),) = connection.rows(_SQL["surroundings"], (tenant, now))
+    if due:
+        _sweep(connection, tenant)
     routes.refresh(connection, last_route)
     legs = routes.legs(ask)
     if paused:
@@ -58,6 +57,13 @@ def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) ->
         pairs = json.dumps([(job.seq, job.fence) for job in granted])
         db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"granted": pairs, "now": now})
     return granted
+
+
+def _sweep(connection: Connection, tenant: str) -> None:
+    """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
+    facts = {"tenant": tenant, "now": connection.now, "limit": SWEEP_FIRST}
+    carry_out(connection, tenant, [Expire(id) for (id,) in connection.rows(_SQL["expired_leases"], facts)])
+    carry_out(connection, tenant, [PassDeadline(id) for (id,) in connection.rows(_SQL["passed_deadlines"], facts)])
 
 
 def _best(connection: Connection, tenant: str, legs: Sequence[Leg]) -> Iterator[int]:
@@ -82,9 +88,9 @@ def _grant(connection: Connection, tenant: str, ask: ClaimAsk, seqs: Sequence[in
     db, now = connection.db, connection.now
     worker, actor = ask.worker, principal.worker(ask.worker)
     lease = round(ask.lease_seconds * SECOND)
-    updates, rows, granted, late = [], [], [], []
+    rows, granted, late = [], [], []
     for row in connection.rows(_SQL["to_grant"], {"tenant": tenant, "seqs": json.dumps(seqs)}):
-        job = to_job(row[:-1])
+        job = Job._make(row[:-1])  # raw: read for its facts only
         if job.deadline is not None and job.deadline <= now:
             late.append(PassDeadline(job.id))
             continue
@@ -93,11 +99,15 @@ def _grant(connection: Connection, tenant: str, ask: ClaimAsk, seqs: Sequence[in
             expires = min(expires, now + round(job.timeout_seconds * SECOND))
         move = (job.status, "running", "claim", actor, job.attempt, fence, None, None, now)
         hash = history_hash(row[-1], tenant, job.id, version, *move)
-        updates.append((fence, worker, expires, ask.lease_seconds, now, actor, hash, tenant, job.seq))
         rows.append((tenant, job.seq, version, *move, hash))
-        started = job.started_at or now
-        granted.append(_with_grant(job, (Status.RUNNING, version, fence, worker, expires, None, started, now, now)))
-    db.executemany(_SQL["grant"], updates)
+        granted.append(
+            _granted(row, (Status.RUNNING, version, fence, worker, expires, None, job.started_at or now, now, now))
+        )
+    facts = {
+        "tenant": tenant, "seqs": json.dumps([job.seq for job in granted]), "floor": floor, "worker": worker,
+        "actor": actor, "now": now, "lease": lease, "lease_seconds": ask.lease_seconds,
+    }  # fmt: skip
+    db.execute(_SQL["grant"], facts)
     db.executemany(_INSERT_HISTORY, rows)
     if late:
         carry_out(connection, tenant, late)
@@ -126,22 +136,26 @@ def _jobs(connection: Connection, tenant: str, seqs: Sequence[int]) -> list[Job]
     return [to_job(row) for row in rows]
 
 
-def _with_grant(job: Job, changed: tuple[object, ...]) -> Job:
-    """The job with the values of the grant in place; what _replace does, at a third of its price."""
-    values: list[Any] = list(job)
-    for i, value in zip(_GRANTED, changed, strict=True):
+def _granted(row: Sequence[Any], grant: Sequence[object]) -> Job:
+    """A row of job_view as the job it becomes with this grant."""
+    values = _values(row[:-1])
+    for i, value in zip(_GRANTED, grant, strict=True):
         values[i] = value
     return Job._make(values)
 
 
-def to_job(row: tuple[Any, ...]) -> Job:
+def to_job(row: Sequence[Any]) -> Job:
     """A row of job_view as a job."""
+    return Job._make(_values(row))
+
+
+def _values(row: Sequence[Any]) -> list[Any]:
     values = list(row)
     values[_STATUS] = _STATUSES[values[_STATUS]]
     for i in _LISTS:
         values[i] = () if values[i] == "[]" else tuple(json.loads(values[i]))
     values[_SANITIZED] = bool(values[_SANITIZED])
-    return Job._make(values)
+    return values
 
 
 def forget_claims(connection: Connection, older_than: int, limit: int) -> int:

@@ -1,7 +1,9 @@
 -- name: surroundings
--- What a claim must know first: the epoch, the newest route, whether leases have expired and types are paused.
+-- What a claim must know first: the epoch, the newest route, whether leases or deadlines have passed and types are paused.
 SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM route WHERE tenant = ?1),
-  EXISTS (SELECT 1 FROM job WHERE tenant = ?1 AND status = 'running' AND lease_expires_at <= ?2),
+  EXISTS (SELECT 1 FROM job WHERE tenant = ?1 AND status = 'running' AND lease_expires_at <= ?2)
+    OR EXISTS (SELECT 1 FROM job INDEXED BY job_deadline WHERE tenant = ?1 AND deadline <= ?2 AND deadline IS NOT NULL
+      AND status IN ('queued', 'retry', 'waiting_for_approval') AND status <> 'waiting_for_approval' AND awaiting = 0),
   EXISTS (SELECT 1 FROM queue WHERE tenant = ?1 AND paused_at IS NOT NULL);
 
 -- name: paused_types
@@ -20,14 +22,17 @@ WHERE tenant = ? AND base = ? AND run_at <= ? AND status IN ('queued', 'retry') 
 ORDER BY run_at, seq;
 
 -- name: to_grant
--- The jobs about to be granted, with the head of each one's history.
-SELECT {job}, v.head FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value;
+-- The jobs about to be granted, with the hash of the newest row of each one's history.
+SELECT {job}, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
+CROSS JOIN job_history h ON h.tenant = v.tenant AND h.seq = v.seq AND h.version = v.version;
 
 -- name: grant
-UPDATE job SET status = 'running', version = version + 1, fence = ?1, worker = ?2, lease_expires_at = ?3, lease_seconds = ?4,
-  heartbeat_at = NULL, started_at = coalesce(started_at, ?5), run_started_at = ?5, updated_at = ?5, verb = 'claim', actor = ?6,
-  reason = NULL, metadata = NULL, head = ?7
-WHERE tenant = ?8 AND seq = ?9;
+UPDATE job SET status = 'running', version = version + 1, fence = max(fence, :floor) + 1, worker = :worker,
+  lease_expires_at = CASE WHEN timeout_seconds IS NULL THEN :now + :lease
+    ELSE min(:now + :lease, :now + CAST(round(timeout_seconds * 1000000) AS INTEGER)) END,
+  lease_seconds = :lease_seconds, heartbeat_at = NULL, started_at = coalesce(started_at, :now), run_started_at = :now,
+  updated_at = :now, verb = 'claim', actor = :actor, reason = NULL, metadata = NULL
+WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: jobs_by_seq
 SELECT {job} FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value;
@@ -55,3 +60,9 @@ DELETE FROM claim WHERE tenant = ? AND worker = ? AND claim_id = ?;
 
 -- name: expired_leases
 SELECT id FROM job INDEXED BY job_lease WHERE tenant = :tenant AND status = 'running' AND lease_expires_at <= :now LIMIT :limit;
+
+-- name: passed_deadlines
+-- Jobs that only wait for a worker, and may no longer start.
+SELECT id FROM job INDEXED BY job_deadline
+WHERE tenant = :tenant AND deadline <= :now AND deadline IS NOT NULL
+  AND status IN ('queued', 'retry', 'waiting_for_approval') AND status <> 'waiting_for_approval' AND awaiting = 0 LIMIT :limit;

@@ -21,6 +21,9 @@ def enqueue(
     connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool
 ) -> list[Enqueued | Refused]:
     """Add the jobs that are new; with `whole`, none if any is refused."""
+    if not any(job.idempotency_key or job.parent_id for job in jobs):
+        first = _insert(connection, routes, tenant, jobs)
+        return [Enqueued(job.id, seq, False) for seq, job in enumerate(jobs, first)]
     answers, new = _sort_out(connection, tenant, jobs)
     if whole and any(isinstance(a, Refused) for a in answers):
         return [Enqueued(job.id, 0, False) if a is None else a for job, a in zip(jobs, answers, strict=True)]
@@ -96,11 +99,11 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
         hash = history_hash(None, tenant, job.id, 1, *move)
         rows.append(
             (tenant, seq, job.id, job.priority, route.no, route.base, run_at, job.deadline, job.timeout_seconds,
-             job.max_attempts, now, job.created_by, hash)
+             job.max_attempts, now, job.created_by)
         )  # fmt: skip
         bodies.append(
             (tenant, seq, job.id, job.type, now, job.created_by, job.requested_by, job.parent_id, job.redrive_of,
-             job.agent_kind, job.agent_id, job.repository, job.affinity_key, _list(job.requires), _list(job.tags),
+             job.agent_kind, job.agent_id, job.repository, job.affinity_key, json.dumps(job.requires) if job.requires else "[]", json.dumps(job.tags) if job.tags else "[]",
              job.idempotency_key, job.body_sha256, job.backoff, job.expiry_delay_seconds, job.headers, job.traceparent,
              job.webhook, job.payload)
         )  # fmt: skip
@@ -109,7 +112,3 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
     db.executemany(_SQL["insert_body"], bodies)
     db.executemany(_SQL["insert_history"], history)
     return int(first)
-
-
-def _list(values: Sequence[str]) -> str:
-    return json.dumps(values) if values else "[]"

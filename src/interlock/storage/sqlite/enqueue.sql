@@ -6,8 +6,8 @@ RETURNING next_seq - :count;
 
 -- name: insert_job
 INSERT INTO job (tenant, seq, id, status, priority, route, base, run_at, deadline, timeout_seconds, attempt, max_attempts,
-  fence, version, releases, updated_at, verb, actor, head)
-VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, ?, 'enqueue', ?, ?);
+  fence, version, releases, updated_at, verb, actor)
+VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, ?, 'enqueue', ?);
 
 -- name: insert_body
 INSERT INTO job_body (tenant, seq, id, type, created_at, created_by, requested_by, parent_id, redrive_of, agent_kind, agent_id,

@@ -59,7 +59,6 @@ CREATE TABLE job (
   heartbeat_at        INTEGER,
   gate_id             TEXT,
   version             INTEGER NOT NULL,
-  head                BLOB,  -- the hash of the newest row of its history
   releases            INTEGER NOT NULL,
   cancel_requested_at INTEGER,
   cancel_reason       TEXT,
@@ -71,10 +70,7 @@ CREATE TABLE job (
   actor               TEXT NOT NULL,
   reason              TEXT,
   metadata            TEXT,
-  result              TEXT,
-  result_summary      TEXT,
   error               TEXT,
-  usage               TEXT,
   sanitized           INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (tenant, seq),
   -- No IN with more than two values in a CHECK: SQLite would build a temporary index for it at every write.
@@ -131,6 +127,17 @@ CREATE TABLE job_body (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX job_idempotency_key ON job_body (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX job_parent ON job_body (tenant, parent_id) WHERE parent_id IS NOT NULL;
+
+-- What a job ended with, where there is anything to keep.
+CREATE TABLE job_result (
+  tenant         TEXT NOT NULL,
+  seq            INTEGER NOT NULL,
+  result         TEXT,
+  result_summary TEXT,
+  usage          TEXT,
+  sanitized      INTEGER NOT NULL,
+  PRIMARY KEY (tenant, seq)
+) WITHOUT ROWID;
 
 -- What each named claim was granted, so that a repeated call gets the same jobs.
 CREATE TABLE claim (

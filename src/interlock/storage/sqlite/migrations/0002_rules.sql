@@ -1,6 +1,8 @@
 -- What the database refuses, and the history it writes when nobody else has. The two functions are registered by
 -- Interlock's own connections; any other tool that tries to change a job reads their name as its error.
 
+-- Interlock's verbs write their history rows in bulk; meanwhile only_interlock_may_change_jobs() is 0. For any other change it is 1
+-- and the row is written here. The work is behind a view, since a trigger's whole body costs time even when its WHEN is false.
 CREATE TRIGGER rules_of_change AFTER UPDATE ON job
 WHEN NOT (
   CASE OLD.status
@@ -12,52 +14,63 @@ WHEN NOT (
   AND (NEW.version = OLD.version + 1 OR (NEW.version = OLD.version AND NEW.status = OLD.status))
   AND CASE WHEN NEW.status = 'running' AND OLD.status <> 'running' THEN NEW.fence > OLD.fence ELSE NEW.fence = OLD.fence END
   AND NEW.attempt = OLD.attempt + (NEW.status = 'retry' AND OLD.status = 'running'))
+  OR only_interlock_may_change_jobs()
 BEGIN
-  SELECT RAISE(ABORT, CASE
-    WHEN OLD.finished_at IS NOT NULL THEN 'interlock: this job has ended, which is final; redrive makes a new job'
-    WHEN NEW.version <> OLD.version + 1 AND (NEW.status <> OLD.status OR NEW.version <> OLD.version)
-      THEN 'interlock: every change of status raises version by one'
-    WHEN NEW.attempt <> OLD.attempt + (NEW.status = 'retry' AND OLD.status = 'running')
-      THEN 'interlock: attempt rises exactly when another try is scheduled'
-    WHEN (NEW.fence <> OLD.fence) <> (NEW.status = 'running' AND OLD.status <> 'running')
-      THEN 'interlock: fence rises exactly at a grant'
-    ELSE 'interlock: this is not a legal move for the status the job is in' END);
+  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, OLD.status, OLD.version, OLD.fence, OLD.attempt, OLD.finished_at);
 END;
 
--- Interlock's verbs write their history rows in bulk; meanwhile only_interlock_may_change_jobs() is 0. For any other change
--- it is 1 and the row is written here, by way of a view, since a trigger's whole body costs time even when it is not run.
-CREATE TRIGGER history_of_change AFTER UPDATE ON job
-WHEN NEW.version <> OLD.version AND only_interlock_may_change_jobs()
+CREATE TRIGGER rules_of_birth AFTER INSERT ON job
+WHEN NEW.status <> 'queued' OR NEW.version <> 1 OR NEW.attempt <> 1 OR NEW.fence <> 0 OR only_interlock_may_change_jobs()
 BEGIN
-  INSERT INTO unwritten_history VALUES (NEW.tenant, NEW.seq, NEW.version, OLD.status, OLD.attempt);
+  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, NULL, NULL, NULL, NULL, NULL);
 END;
 
-CREATE VIEW unwritten_history AS
-SELECT tenant, seq, version, status AS from_status, attempt FROM job WHERE 0;
+-- The columns of a job as they were before the change; all null for a birth.
+CREATE VIEW change_to_check AS
+SELECT tenant, seq, status, version, fence, attempt, finished_at FROM job WHERE 0;
 
-CREATE TRIGGER write_history INSTEAD OF INSERT ON unwritten_history
+CREATE TRIGGER check_change INSTEAD OF INSERT ON change_to_check
 BEGIN
+  SELECT RAISE(ABORT, 'interlock: a job is born queued, at version 1, attempt 1 and fence 0')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NEW.status IS NULL
+    AND (j.status <> 'queued' OR j.version <> 1 OR j.attempt <> 1 OR j.fence <> 0);
+  SELECT RAISE(ABORT, 'interlock: this job has ended, which is final; redrive makes a new job')
+  WHERE NEW.finished_at IS NOT NULL;
+  SELECT RAISE(ABORT, 'interlock: every change of status raises version by one')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
+    AND j.version <> NEW.version + 1 AND (j.status <> NEW.status OR j.version <> NEW.version);
+  SELECT RAISE(ABORT, 'interlock: this is not a legal move for the status the job is in')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NOT CASE NEW.status
+    WHEN 'queued' THEN j.status IN ('queued', 'running', 'cancelled')
+    WHEN 'retry' THEN j.status IN ('retry', 'running', 'failed', 'cancelled')
+    WHEN 'waiting_for_approval' THEN j.status IN ('queued', 'failed', 'cancelled')
+    ELSE 1 END;
+  SELECT RAISE(ABORT, 'interlock: attempt rises exactly when another try is scheduled')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
+    AND j.attempt <> NEW.attempt + (j.status = 'retry' AND NEW.status = 'running');
+  SELECT RAISE(ABORT, 'interlock: fence rises exactly at a grant')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
+    AND CASE WHEN j.status = 'running' AND NEW.status <> 'running' THEN j.fence <= NEW.fence ELSE j.fence <> NEW.fence END;
   INSERT INTO job_history
-  SELECT tenant, seq, version, NEW.from_status, status, verb, actor, NEW.attempt, fence, reason, metadata, interlock_clock(),
-    interlock_history_hash(head, tenant, id, version, NEW.from_status, status, verb, actor, NEW.attempt, fence, reason,
-      metadata, interlock_clock())
-  FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq;
-  UPDATE job SET updated_at = h.at, head = h.hash
-  FROM (SELECT at, hash FROM job_history WHERE tenant = NEW.tenant AND seq = NEW.seq AND version = NEW.version) h
-  WHERE job.tenant = NEW.tenant AND job.seq = NEW.seq;
+  SELECT j.tenant, j.seq, j.version, NEW.status, j.status, j.verb, j.actor, coalesce(NEW.attempt, j.attempt), j.fence, j.reason,
+    j.metadata, interlock_clock(), interlock_history_hash(
+      (SELECT h.hash FROM job_history h WHERE h.tenant = j.tenant AND h.seq = j.seq AND h.version = NEW.version),
+      j.tenant, j.id, j.version, NEW.status, j.status, j.verb, j.actor, coalesce(NEW.attempt, j.attempt), j.fence, j.reason,
+      j.metadata, interlock_clock())
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version IS NOT NEW.version AND only_interlock_may_change_jobs();
+  UPDATE job SET updated_at = interlock_clock()
+  WHERE tenant = NEW.tenant AND seq = NEW.seq AND version IS NOT NEW.version AND only_interlock_may_change_jobs();
 END;
 
-CREATE TRIGGER rules_of_birth BEFORE INSERT ON job
-WHEN NEW.status <> 'queued' OR NEW.version <> 1 OR NEW.attempt <> 1 OR NEW.fence <> 0
+CREATE TRIGGER result_never_changes BEFORE UPDATE ON job_result
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: a job is born queued, at version 1, attempt 1 and fence 0');
+  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes');
 END;
 
-CREATE TRIGGER history_of_birth AFTER INSERT ON job
-WHEN only_interlock_may_change_jobs()
+CREATE TRIGGER result_goes_with_its_job BEFORE DELETE ON job_result
+WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND seq = OLD.seq)
 BEGIN
-  UPDATE job SET head = NULL WHERE tenant = NEW.tenant AND seq = NEW.seq;
-  INSERT INTO unwritten_history VALUES (NEW.tenant, NEW.seq, NEW.version, NULL, NEW.attempt);
+  SELECT RAISE(ABORT, 'interlock: what a job ended with goes only with the job');
 END;
 
 CREATE TRIGGER job_keeps_its_identity BEFORE UPDATE OF tenant, id, seq ON job

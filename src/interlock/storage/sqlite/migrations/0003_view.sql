@@ -9,8 +9,9 @@ SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers
     (SELECT json_group_array(a.child_id ORDER BY a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
   END AS awaiting,
   j.cancel_requested_at, j.cancel_reason,
-  c.data AS checkpoint, c.seq AS checkpoint_seq, j.usage, j.result, j.result_summary, j.error,
-  j.sanitized OR coalesce(c.sanitized, 0) AS sanitized, j.version, j.releases, b.created_at,
-  max(j.updated_at, coalesce(c.at, 0)) AS updated_at, j.started_at, j.run_started_at, j.finished_at, j.head
+  c.data AS checkpoint, c.seq AS checkpoint_seq, r.usage, r.result, r.result_summary, j.error,
+  j.sanitized OR coalesce(c.sanitized, 0) OR coalesce(r.sanitized, 0) AS sanitized, j.version, j.releases, b.created_at,
+  max(j.updated_at, coalesce(c.at, 0)) AS updated_at, j.started_at, j.run_started_at, j.finished_at
 FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id AND j.fence > 0;
+LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id AND j.fence > 0
+LEFT JOIN job_result r ON r.tenant = j.tenant AND r.seq = j.seq AND j.status = 'succeeded';
