@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
 
 import asyncpg
 
@@ -92,15 +95,17 @@ async def _enqueue(
         by_key = {row[0]: (row[1], row[2], row[3]) for row in rows if row[0] is not None}
         by_id = {row[1]: row[2] for row in rows}
     answers: list[Enqueued | Refused] = []
+    to_come = set(added)  # items take effect in their order: a key that a later one took was free until then
     for job, fault in zip(jobs, faults, strict=True):
         key = job.idempotency_key
         if job.id in added:
+            to_come.discard(job.id)
             answers.append(Enqueued(job.id, added[job.id], False))
         elif job.id in by_id and (
             key is None or by_key[key][0] == job.id
         ):  # our own, from a call whose answer got lost
             answers.append(Enqueued(job.id, by_id[job.id], False))
-        elif key is not None and key in by_key:
+        elif key is not None and key in by_key and by_key[key][0] not in to_come:
             id, seq, body = by_key[key]
             same = body == job.body_sha256
             answers.append(Enqueued(id, seq, True) if same else Refused(IdempotencyKeyReuse(key, id)))
@@ -123,13 +128,37 @@ async def _insert(connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tu
         return {}
     rows_in = (
         (
-            j.id, j.type, j.payload, j.priority, no, base, j.run_at, j.delay_seconds, j.deadline, j.timeout_seconds,
-            j.max_attempts, j.backoff, j.expiry_delay_seconds, j.headers, j.traceparent, array_literal(j.tags),
-            j.agent_kind, j.agent_id, j.affinity_key, j.repository, array_literal(j.requires), j.idempotency_key,
-            j.body_sha256, j.webhook, j.parent_id, j.redrive_of, j.created_by, j.requested_by,
+            j.id,
+            j.type,
+            j.payload,
+            j.priority,
+            no,
+            base,
+            j.max_attempts,
+            j.created_by,
+            j.idempotency_key,
+            j.body_sha256,
+            _rest(j),
         )
         for j, (no, base) in jobs
-    )  # fmt: skip
+    )
     columns = list(zip(*rows_in, strict=True))
     rows = await connection.fetch(call("enqueue", 1 + len(columns)), tenant, *columns)
     return {row[0]: row[1] for row in rows}
+
+
+_RARE: Final = (
+    "run_at", "delay_seconds", "deadline", "timeout_seconds", "backoff", "expiry_delay_seconds", "headers",
+    "traceparent", "agent_kind", "agent_id", "affinity_key", "repository", "webhook", "parent_id", "redrive_of", "requested_by",
+)  # fmt: skip
+_rare: Final = attrgetter(*_RARE, "tags", "requires")
+_NOTHING: Final = (None,) * len(_RARE) + ((), ())
+
+
+def _rest(job: NewJob) -> str | None:
+    """What few jobs have, as one JSON object; so a plain job is a short row to send."""
+    values = _rare(job)
+    if values == _NOTHING:
+        return None
+    rest = {name: value for name, value in zip(_RARE, values, strict=False) if value is not None}
+    return json.dumps(rest | {"tags": array_literal(job.tags), "requires": array_literal(job.requires)})

@@ -95,6 +95,8 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
         run_at = now if job.run_at is None else job.run_at
         if job.delay_seconds is not None:
             run_at = now + round(job.delay_seconds * SECOND)
+        requires = json.dumps(job.requires) if job.requires else "[]"
+        tags = json.dumps(job.tags) if job.tags else "[]"
         move = (None, "queued", "enqueue", job.created_by, 1, 0, None, None, now)
         hash = history_hash(None, tenant, job.id, 1, *move)
         rows.append(
@@ -103,7 +105,7 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
         )  # fmt: skip
         bodies.append(
             (tenant, seq, job.id, job.type, now, job.created_by, job.requested_by, job.parent_id, job.redrive_of,
-             job.agent_kind, job.agent_id, job.repository, job.affinity_key, json.dumps(job.requires) if job.requires else "[]", json.dumps(job.tags) if job.tags else "[]",
+             job.agent_kind, job.agent_id, job.repository, job.affinity_key, requires, tags,
              job.idempotency_key, job.body_sha256, job.backoff, job.expiry_delay_seconds, job.headers, job.traceparent,
              job.webhook, job.payload)
         )  # fmt: skip

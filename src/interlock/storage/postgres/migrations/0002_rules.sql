@@ -78,7 +78,8 @@ create trigger set_updated_at before insert or update on interlock.job for each 
   when (new.updated_at is distinct from interlock.clock()) execute function interlock.set_updated_at();
 
 create function interlock.after_insert() returns trigger
-  language plpgsql security definer set search_path = interlock, pg_temp as $$
+  language plpgsql security definer set search_path = interlock, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
   now_micros bigint := interlock.micros(interlock.clock());
 begin
@@ -98,11 +99,13 @@ create trigger after_insert after insert on interlock.job referencing new table 
   for each statement execute function interlock.after_insert();
 
 create function interlock.after_update() returns trigger
-  language plpgsql security definer set search_path = interlock, pg_temp as $$
+  language plpgsql security definer set search_path = interlock, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
   now_micros bigint := interlock.micros(interlock.clock());
   changes integer; written integer; granted boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
   parents uuid[];
+  part record;
 begin
   select count(*), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
     bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),
@@ -116,7 +119,9 @@ begin
       n.reason, n.metadata, now_micros)
   from changed n
   cross join lateral (select n.attempt - case when n.status = 'retry' and n.previous = 'running' then 1 else 0 end as attempt) a
-  join job_history p on p.tenant = n.tenant and p.job_id = n.id and p.version = n.version - 1;
+  -- offset 0 keeps the planner from turning the join round: always from the few changed rows to the many of history
+  cross join lateral (select h.hash from job_history h
+    where h.tenant = n.tenant and h.job_id = n.id and h.version = n.version - 1 offset 0) p;
   get diagnostics written = row_count;
   if written <> changes then
     raise exception 'interlock: the history of a job lacks the row before this change; run interlock audit verify'
@@ -130,8 +135,10 @@ begin
     from changed n where n.status = 'running' and n.previous <> 'running';
   end if;
   if ended then
-    delete from lease l using changed n
-    where n.previous = 'running' and n.status <> 'running' and l.tenant = n.tenant and l.job_id = n.id;
+    for part in select n.tenant, array_agg(n.id) as ids from changed n
+        where n.previous = 'running' and n.status <> 'running' group by n.tenant loop
+      delete from lease l where l.tenant = part.tenant and l.job_id = any(part.ids);
+    end loop;
   end if;
   if entered then
     insert into ready (tenant, route, base, run_at, seq, job_id, deadline)

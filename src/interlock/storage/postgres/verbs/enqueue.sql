@@ -22,60 +22,41 @@ begin
   end loop;
 end $$;
 
--- Adds jobs in the order given. A key that another job holds, or an id that is there, inserts nothing for that item.
+-- Adds jobs in the order given. What few jobs have comes as one JSON object each, in `rests`, null where there is none. A key
+-- that another job holds, or an id that is there, inserts nothing for that item; keys are taken in one order everywhere, so
+-- that two batches with the same keys cannot wait for each other.
 create or replace function interlock.enqueue(
   p_tenant text, ids uuid[], types text[], payloads text[], priorities integer[], routes bigint[], bases bigint[],
-  run_ats timestamptz[], delays double precision[], deadlines timestamptz[], timeouts double precision[], max_attempts integer[],
-  backoffs text[], expiry_delays double precision[], headers text[], traceparents text[], tags text[], agent_kinds text[],
-  agent_ids text[], affinity_keys text[], repositories text[], requires text[], keys text[], bodies bytea[], webhooks text[],
-  parents uuid[], redrives uuid[], creators text[], requesters text[]
+  max_attempts integer[], creators text[], keys text[], bodies bytea[], rests text[]
 ) returns table (new_id uuid, new_seq bigint) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
   t timestamptz := interlock.clock();
+  epoch timestamptz := 'epoch';
+  micro interval := '1 microsecond';
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  if cardinality(array_remove(keys, null)) > 1 then
-    -- Keys are taken in one order everywhere, so that two batches with the same keys cannot wait for each other.
-    return query
-    with numbered as materialized (
-      select u.*, nextval('interlock.job_seq_seq') as seq
-      from unnest(ids, types, payloads, priorities, routes, bases, run_ats, delays, deadlines, timeouts, max_attempts, backoffs,
-        expiry_delays, headers, traceparents, tags, agent_kinds, agent_ids, affinity_keys, repositories, requires, keys, bodies,
-        webhooks, parents, redrives, creators, requesters)
-      as u(id, type, payload, priority, route, base, run_at, delay, deadline, timeout, max_attempts, backoff, expiry_delay, header,
-        traceparent, tags, agent_kind, agent_id, affinity_key, repository, requires, key, body, webhook, parent, redrive, creator,
-        requester)
-    )
-    insert into interlock.job (tenant, id, seq, type, status, priority, route, base, run_at, deadline, timeout_seconds, attempt,
-      max_attempts, fence, version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id,
-      repository, affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent,
-      webhook, created_by, requested_by, payload)
-    overriding system value
-    select p_tenant, n.id, n.seq, n.type, 'queued', n.priority, n.route, n.base,
-      coalesce(n.run_at, t + n.delay * interval '1 second', t), n.deadline, n.timeout, 1, n.max_attempts, 0, 1, 0, t, t, 'enqueue',
-      n.creator, n.parent, n.redrive, n.agent_kind, n.agent_id, n.repository, n.affinity_key, n.requires::text[], n.tags::text[],
-      n.key, n.body, n.backoff, n.expiry_delay, n.header, n.traceparent, n.webhook, n.creator, n.requester, n.payload
-    from numbered n order by n.key, n.seq
-    on conflict do nothing returning id, seq;
-  else
-    return query
-    insert into interlock.job (tenant, id, type, status, priority, route, base, run_at, deadline, timeout_seconds, attempt,
-      max_attempts, fence, version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id,
-      repository, affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent,
-      webhook, created_by, requested_by, payload)
-    select p_tenant, n.id, n.type, 'queued', n.priority, n.route, n.base,
-      coalesce(n.run_at, t + n.delay * interval '1 second', t), n.deadline, n.timeout, 1, n.max_attempts, 0, 1, 0, t, t, 'enqueue',
-      n.creator, n.parent, n.redrive, n.agent_kind, n.agent_id, n.repository, n.affinity_key, n.requires::text[], n.tags::text[],
-      n.key, n.body, n.backoff, n.expiry_delay, n.header, n.traceparent, n.webhook, n.creator, n.requester, n.payload
-    from unnest(ids, types, payloads, priorities, routes, bases, run_ats, delays, deadlines, timeouts, max_attempts, backoffs,
-        expiry_delays, headers, traceparents, tags, agent_kinds, agent_ids, affinity_keys, repositories, requires, keys, bodies,
-        webhooks, parents, redrives, creators, requesters)
-      as n(id, type, payload, priority, route, base, run_at, delay, deadline, timeout, max_attempts, backoff, expiry_delay, header,
-        traceparent, tags, agent_kind, agent_id, affinity_key, repository, requires, key, body, webhook, parent, redrive, creator,
-        requester)
-    on conflict do nothing returning id, seq;
-  end if;
+  return query
+  insert into interlock.job (tenant, id, seq, type, status, priority, route, base, run_at, deadline, timeout_seconds, attempt, max_attempts, fence,
+    version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository, affinity_key,
+    requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
+    requested_by, payload)
+  overriding system value
+  select p_tenant, n.id, n.seq, n.type, 'queued', n.priority, n.route, n.base,
+    coalesce(epoch + (r ->> 'run_at')::bigint * micro, t + (r ->> 'delay_seconds')::double precision * interval '1 second', t),
+    epoch + (r ->> 'deadline')::bigint * micro, (r ->> 'timeout_seconds')::double precision, 1, n.max_attempts, 0, 1, 0, t, t,
+    'enqueue', n.creator, (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, r ->> 'agent_kind', r ->> 'agent_id',
+    r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
+    n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
+    r ->> 'webhook', n.creator, r ->> 'requested_by', n.payload
+  from (
+    select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
+    from unnest(ids, types, payloads, priorities, routes, bases, max_attempts, creators, keys, bodies, rests)
+      as u(id, type, payload, priority, route, base, max_attempts, creator, key, body, rest)
+    offset 0
+  ) n
+  order by n.key, n.seq
+  on conflict do nothing returning id, seq;
 end $$;
 
 -- Who holds these keys or ids already.
