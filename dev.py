@@ -37,9 +37,9 @@ UP_MESSAGE = """
 {database} is ready. There is no server, no dashboard and no worker yet: what exists so far is the store
 and the command line. From this directory, try:
 
-  {interlock} jobs add --help     add a job
-  {interlock} jobs list           list the jobs
-  {interlock} jobs show --help    show one job and its history
+  {interlock} jobs add research '{{"topic": "tides"}}'
+  {interlock} jobs list
+  {interlock} jobs show ID
 """
 
 

@@ -149,7 +149,8 @@ async def _insert(connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tu
 
 _RARE: Final = (
     "run_at", "delay_seconds", "deadline", "timeout_seconds", "backoff", "expiry_delay_seconds", "headers",
-    "traceparent", "agent_kind", "agent_id", "affinity_key", "repository", "webhook", "parent_id", "redrive_of", "requested_by",
+    "traceparent", "agent_kind", "agent_id", "affinity_key", "repository", "webhook", "parent_id",
+    "redrive_of", "requested_by",
 )  # fmt: skip
 _rare: Final = attrgetter(*_RARE, "tags", "requires")
 _NOTHING: Final = (None,) * len(_RARE) + ((), ())

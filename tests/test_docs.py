@@ -1,0 +1,86 @@
+"""The documents are read by tests: what they leave out or promise in vain fails here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from interlock import errors
+from interlock.cli.main import app
+from interlock.config import PREFIX, Settings
+from interlock.domain.lifecycle import Status, Verb
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+CLI = (DOCS / "cli.md").read_text()
+
+
+def error_classes() -> list[type[errors.Error]]:
+    found: list[type[errors.Error]] = []
+    waiting = [errors.Error]
+    while waiting:
+        waiting += (subs := waiting.pop().__subclasses__())
+        found += subs
+    return sorted(set(found), key=lambda c: c.__name__)
+
+
+def commands() -> list[str]:
+    names = []
+    for name in app:
+        if not name.startswith("-"):
+            subs = [sub for sub in app[name] if not sub.startswith("-")]
+            names += [f"{name} {sub}" for sub in subs] or [name]
+    return names
+
+
+def test_there_are_commands_and_errors_to_look_for() -> None:
+    assert {"migrate", "doctor", "jobs add", "jobs list", "jobs show", "audit verify", "audit head"} <= set(commands())
+    assert len(error_classes()) > 12
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_documented(command: str) -> None:
+    assert f"`interlock {command}" in CLI
+
+
+@pytest.mark.parametrize("error", error_classes(), ids=lambda c: c.__name__)
+def test_every_error_code_is_documented_and_every_class_is_in_the_tree(error: type[errors.Error]) -> None:
+    assert re.search(rf"\b{error.__name__}\b", errors.__doc__ or "")
+    if not error.__subclasses__() or error.code in ("invalid", "unavailable"):
+        assert f"| `{error.code}` |" in CLI
+
+
+@pytest.mark.parametrize("setting", [field.name for field in fields(Settings)])
+def test_every_setting_is_documented(setting: str) -> None:
+    assert f"| `{setting}` | `{PREFIX}{setting.upper()}` |" in CLI
+
+
+def test_every_verb_of_the_history_is_documented() -> None:
+    text = (DOCS / "audit.md").read_text()
+    assert [verb for verb in Verb if f"`{verb}`" not in text] == []
+
+
+def test_every_status_is_a_status_of_the_contract() -> None:
+    expected = ["queued", "running", "waiting_for_approval", "retry", "succeeded", "failed", "dead_letter", "cancelled"]
+    assert sorted(Status) == sorted(expected)
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(DOCS.rglob("*.md")), ids=lambda p: p.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_every_decision_is_listed() -> None:
+    index = (DOCS / "decisions" / "README.md").read_text()
+    assert [p.name for p in (DOCS / "decisions").glob("0*.md") if p.name not in index] == []
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "make up" in readme
+    assert "make test" in readme
