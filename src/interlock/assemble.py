@@ -9,6 +9,7 @@ from typing import Final
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 from interlock.storage.contract import Store
+from interlock.storage.merged import merged
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
@@ -50,7 +51,7 @@ async def migrate(url: str) -> list[str]:
 @asynccontextmanager
 async def open_engine(url: str) -> AsyncIterator[Engine]:
     """An engine for as long as the block lasts; its background chores are up to the caller."""
-    engine = Engine(await open_store(url))
+    engine = Engine(merged(await open_store(url)))
     try:
         yield engine
     finally:

@@ -7,6 +7,7 @@ import pytest
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
+from interlock.storage.merged import merged
 
 
 @pytest.fixture
@@ -17,6 +18,6 @@ def who() -> Principal:
 @pytest.fixture
 async def interlock_engine(store: Store) -> AsyncIterator[Engine]:
     """An engine over a fresh store of each kind; the store closes itself."""
-    engine = Engine(store)
+    engine = Engine(merged(store))
     yield engine
     await engine.upkeep.stop()

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from interlock import wire
 from interlock.domain.decide import Cancel, Order, Revoke
-from interlock.domain.job import Enqueued, NewJob, Receipt, Refused
+from interlock.domain.job import Enqueued, Receipt, Refused
 from interlock.domain.principal import Principal
 from interlock.engine.answers import answered
 from interlock.errors import Invalid
-from interlock.storage.coalesce import Coalescer
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest, Limits
 
@@ -21,13 +20,12 @@ class Jobs:
     def __init__(self, store: Store, limits: Limits) -> None:
         self._store = store
         self._limits = limits
-        self._enqueue: Coalescer[str, NewJob, Enqueued | Refused] = Coalescer(store.enqueue, most=limits.batch)
-        self._carry_out: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=limits.batch)
 
     async def enqueue(self, who: Principal, request: JobRequest) -> Enqueued:
         """Add one job; the same idempotency key with the same body answers the job that is there."""
         job = wire.new_job(request, created_by=who.actor, now=await self._now(request), limits=self._limits)
-        return answered(await self._enqueue(who.tenant, job))
+        (answer,) = await self._store.enqueue(who.tenant, [job])
+        return answered(answer)
 
     async def enqueue_batch(self, who: Principal, requests: Sequence[JobRequest]) -> list[Enqueued]:
         """Add all jobs or none; a refusal names the item."""
@@ -50,11 +48,11 @@ class Jobs:
 
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         """Stop a job: at once unless it runs, then by request, or by force."""
-        return answered(await self._carry_out(who.tenant, Cancel(job_id, who.actor, reason, force)))
+        return await self._order(who, Cancel(job_id, who.actor, reason, force))
 
     async def revoke(self, who: Principal, job_id: str, *, reason: str | None = None) -> Receipt:
         """End a lease now, as if it had expired."""
-        return answered(await self._carry_out(who.tenant, Revoke(job_id, who.actor, reason)))
+        return await self._order(who, Revoke(job_id, who.actor, reason))
 
     async def pause(self, who: Principal, type: str, *, reason: str | None = None) -> None:
         """Hand out no more jobs of this type."""
@@ -63,10 +61,9 @@ class Jobs:
     async def resume(self, who: Principal, type: str) -> None:
         await self._store.pause(who.tenant, wire.name(type, "type"), actor=None, reason=None)
 
-    @property
-    def commits_saved(self) -> int:
-        """How many commits the merging of concurrent calls has spared."""
-        return self._enqueue.items - self._enqueue.batches + self._carry_out.items - self._carry_out.batches
+    async def _order(self, who: Principal, order: Order) -> Receipt:
+        (answer,) = await self._store.carry_out(who.tenant, [order])
+        return answered(answer)
 
     async def _now(self, request: JobRequest) -> int:
         """The store's clock, asked only where a rule looks at it."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 
 from interlock import wire
 from interlock.domain import text
-from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Order, Release
+from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import Beat, Checkpoint, Job, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
 from interlock.engine.answers import answered
 from interlock.errors import Invalid
-from interlock.storage.coalesce import Coalescer
 from interlock.storage.contract import Store
 from interlock.wire import Limits
 
@@ -30,10 +28,6 @@ class Leases:
     def __init__(self, store: Store, limits: Limits) -> None:
         self._store = store
         self._limits = limits
-        self._claim: Coalescer[tuple[str, ClaimAsk], int, list[Job]] = Coalescer(self._claim_together)
-        self._beat: Coalescer[str, Beat, Pulse | Refused] = Coalescer(store.heartbeat, most=limits.batch)
-        self._save: Coalescer[str, Checkpoint, int | Refused] = Coalescer(store.checkpoint, most=limits.batch)
-        self._finish: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=limits.batch)
 
     async def claim(self, tenant: str, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Job]:
         """Up to ask.limit jobs; with wait_seconds, wait that long for the first."""
@@ -43,7 +37,7 @@ class Leases:
         deadline = loop.time() + wait_seconds
         while True:
             changed = self._store.watch() if wait_seconds else None
-            jobs = await self._claim_once(tenant, ask)
+            jobs = await self._store.claim(tenant, ask)
             left = deadline - loop.time()
             if jobs or changed is None or left <= 0:
                 return jobs
@@ -53,7 +47,8 @@ class Leases:
     async def heartbeat(self, tenant: str, beat: Beat) -> Pulse:
         """Extend a lease, with a checkpoint if there is one; tells of cancel requests and pauses."""
         self._check_beat(beat)
-        return answered(await self._beat(tenant, beat))
+        (answer,) = await self._store.heartbeat(tenant, [beat])
+        return answered(answer)
 
     async def heartbeats(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
         wire.check_batch(beats, self._limits)
@@ -63,7 +58,8 @@ class Leases:
 
     async def checkpoint(self, tenant: str, checkpoint: Checkpoint) -> int:
         """Save progress under the current fence; the number must rise."""
-        return answered(await self._save(tenant, self._mended(checkpoint)))
+        (answer,) = await self._store.checkpoint(tenant, [self._mended(checkpoint)])
+        return answered(answer)
 
     async def complete(self, tenant: str, order: Complete) -> Receipt:
         return await self._finished(tenant, self._mended_result(order))
@@ -90,18 +86,8 @@ class Leases:
         return await self._store.carry_out(tenant, mended)
 
     async def _finished(self, tenant: str, order: Finish) -> Receipt:
-        return answered(await self._finish(tenant, order))
-
-    async def _claim_once(self, tenant: str, ask: ClaimAsk) -> list[Job]:
-        if ask.claim_id is not None:
-            return await self._store.claim(tenant, ask)
-        return await self._claim((tenant, ask._replace(limit=0)), ask.limit)
-
-    async def _claim_together(self, key: tuple[str, ClaimAsk], limits: Sequence[int]) -> list[list[Job]]:
-        """One claim for equal asks; the jobs are dealt out in the order of the asks."""
-        tenant, ask = key
-        jobs = iter(await self._store.claim(tenant, ask._replace(limit=sum(limits))))
-        return [list(islice(jobs, limit)) for limit in limits]
+        (answer,) = await self._store.carry_out(tenant, [order])
+        return answered(answer)
 
     def _check(self, ask: ClaimAsk) -> None:
         wire.name(ask.worker, "worker")

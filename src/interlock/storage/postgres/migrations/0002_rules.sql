@@ -22,6 +22,12 @@ create function interlock.micros(t timestamptz) returns bigint
 -- The guard: its WHEN is true only for an illegal move, so a legal one costs a comparison.
 
 create function interlock.refuse_move() returns trigger language plpgsql as $$
+declare
+  is_edge boolean := case old.status
+    when 'queued' then new.status in ('queued', 'running', 'cancelled')
+    when 'retry' then new.status in ('retry', 'running', 'failed', 'cancelled')
+    when 'waiting_for_approval' then new.status in ('queued', 'failed', 'cancelled')
+    else true end;
 begin
   if old.status >= 'succeeded' then
     raise exception 'interlock: job % has ended as %, which is final; redrive makes a new job', old.id, old.status
@@ -29,12 +35,15 @@ begin
   elsif new.version is distinct from old.version + 1 or new.previous is distinct from old.status then
     raise exception 'interlock: job %: every change raises version by one and names the status it leaves', old.id
       using errcode = 'check_violation';
-  elsif new.fence is distinct from old.fence or new.attempt is distinct from old.attempt then
-    raise exception 'interlock: job %: % → % may not set fence % → %, attempt % → %', old.id, old.status, new.status,
-      old.fence, new.fence, old.attempt, new.attempt using errcode = 'check_violation';
+  elsif not is_edge then
+    raise exception 'interlock: job %: % → % is not a legal move', old.id, old.status, new.status
+      using errcode = 'check_violation';
+  elsif new.attempt <> old.attempt + (new.status = 'retry' and old.status = 'running')::integer then
+    raise exception 'interlock: job %: attempt rises exactly when another try is scheduled, not % → % at % → %', old.id,
+      old.attempt, new.attempt, old.status, new.status using errcode = 'check_violation';
   end if;
-  raise exception 'interlock: job %: % → % is not a legal move', old.id, old.status, new.status
-    using errcode = 'check_violation';
+  raise exception 'interlock: job %: fence rises exactly at a grant, not % → % at % → %', old.id, old.fence, new.fence,
+    old.status, new.status using errcode = 'check_violation';
 end $$;
 
 create trigger guard_move before update on interlock.job for each row

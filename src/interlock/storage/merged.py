@@ -1,0 +1,65 @@
+"""A store in front of a store: concurrent single calls of one verb and tenant share a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final, cast
+
+from interlock.domain.decide import Order
+from interlock.domain.job import Beat, Checkpoint, Enqueued, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.storage.coalesce import Coalescer
+from interlock.storage.contract import Store
+
+MOST: Final = 1000
+
+
+def merged(store: Store) -> Store:
+    """The same store, with single calls merged; batches go straight through."""
+    return cast(Store, _Merged(store))
+
+
+class _Merged:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._enqueue: Coalescer[str, NewJob, Enqueued | Refused] = Coalescer(store.enqueue, most=MOST)
+        self._claim: Coalescer[tuple[str, ClaimAsk], int, list[Job]] = Coalescer(self._claim_together)
+        self._beat: Coalescer[str, Beat, Pulse | Refused] = Coalescer(store.heartbeat, most=MOST)
+        self._save: Coalescer[str, Checkpoint, int | Refused] = Coalescer(store.checkpoint, most=MOST)
+        self._carry_out: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=MOST)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything that is not merged is the store's own."""
+        return getattr(self._store, name)
+
+    async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
+        if len(jobs) == 1:
+            return [await self._enqueue(tenant, jobs[0])]
+        return await self._store.enqueue(tenant, jobs, whole=whole)
+
+    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
+        if ask.claim_id is None:
+            return await self._claim((tenant, ask._replace(limit=0)), ask.limit)
+        return await self._store.claim(tenant, ask)
+
+    async def _claim_together(self, key: tuple[str, ClaimAsk], limits: Sequence[int]) -> list[list[Job]]:
+        """One claim for equal asks; the jobs are dealt out in the order of the asks."""
+        tenant, ask = key
+        jobs = iter(await self._store.claim(tenant, ask._replace(limit=sum(limits))))
+        return [list(islice(jobs, limit)) for limit in limits]
+
+    async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+        if len(beats) == 1:
+            return [await self._beat(tenant, beats[0])]
+        return await self._store.heartbeat(tenant, beats)
+
+    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+        if len(checkpoints) == 1:
+            return [await self._save(tenant, checkpoints[0])]
+        return await self._store.checkpoint(tenant, checkpoints)
+
+    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+        if len(orders) == 1:
+            return [await self._carry_out(tenant, orders[0])]
+        return await self._store.carry_out(tenant, orders)
