@@ -1,0 +1,179 @@
+"""Small makers of jobs, asks and orders, and a desk: one tenant's view of a store in the words tests use."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final
+
+from interlock.domain.decide import (
+    Cancel, CancelAck, Complete, Expire, Fail, Order, PassDeadline, Release, Revoke,
+)  # fmt: skip
+from interlock.domain.job import Beat, Checkpoint, Enqueued, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.retry import Backoff
+from interlock.errors import Error
+from interlock.storage.contract import Store
+from tests.support.stores import SECOND, ManualClock
+
+ERROR: Final = '{"message":"boom","kind":"test"}'
+OPERATOR: Final = "user:ada"
+NEVER: Final = "0193a1b2-ffff-7fff-8fff-ffffffffffff"  # an id that no job has
+FIXED: Final = Backoff("fixed", base_seconds=10.0).to_text()
+
+_numbers = itertools.count(1)
+
+
+def new_id() -> str:
+    return f"0193a1b2-c3d4-7e5f-8a9b-{next(_numbers):012x}"
+
+
+def new_job(**fields: Any) -> NewJob:
+    """A job of type work, with an id of its own."""
+    return NewJob(**{"id": new_id(), "type": "work", **fields})
+
+
+def ask(**fields: Any) -> ClaimAsk:
+    """One job for worker w1, who has no capabilities and names no affinity key."""
+    return ClaimAsk(**{"worker": "w1", **fields})
+
+
+def complete(job: Job, **fields: Any) -> Complete:
+    return Complete(**_grant(job) | fields)
+
+
+def fail(job: Job, **fields: Any) -> Fail:
+    return Fail(**_grant(job) | {"error": ERROR} | fields)
+
+
+def release(job: Job, **fields: Any) -> Release:
+    return Release(**_grant(job) | fields)
+
+
+def cancel_ack(job: Job, **fields: Any) -> CancelAck:
+    return CancelAck(**_grant(job) | fields)
+
+
+def beat(job: Job, **fields: Any) -> Beat:
+    return Beat(**_grant(job) | fields)
+
+
+def save(job: Job, seq: int, data: str = '"here"', **fields: Any) -> Checkpoint:
+    return Checkpoint(**_grant(job) | {"seq": seq, "data": data} | fields)
+
+
+def cancel(job_id: str, **fields: Any) -> Cancel:
+    return Cancel(**{"id": job_id, "actor": OPERATOR, **fields})
+
+
+def revoke(job_id: str, **fields: Any) -> Revoke:
+    return Revoke(**{"id": job_id, "actor": OPERATOR, **fields})
+
+
+def expire(job_id: str) -> Expire:
+    return Expire(job_id)
+
+
+def pass_deadline(job_id: str) -> PassDeadline:
+    return PassDeadline(job_id)
+
+
+def _grant(job: Job) -> dict[str, Any]:
+    return {"id": job.id, "fence": job.fence, "worker": job.worker}
+
+
+class Desk:
+    """One tenant of a store; answers come alone, and a refusal that was not expected fails the test."""
+
+    def __init__(self, store: Store, tenant: str, clock: ManualClock) -> None:
+        self.store = store
+        self.tenant = tenant
+        self.clock = clock
+
+    def after(self, seconds: float) -> int:
+        """The time so many seconds from now."""
+        return self.clock.now + round(seconds * SECOND)
+
+    async def add(self, **fields: Any) -> str:
+        """The id of a new job."""
+        (id,) = await self.add_all([new_job(**fields)])
+        return id
+
+    async def add_all(self, jobs: Sequence[NewJob]) -> list[str]:
+        answers = await self.store.enqueue(self.tenant, jobs)
+        assert not [a for a in answers if isinstance(a, Refused)], answers
+        return [a.id for a in answers if isinstance(a, Enqueued)]
+
+    async def claim(self, **fields: Any) -> list[Job]:
+        return await self.store.claim(self.tenant, ask(**fields))
+
+    async def claimed(self, **fields: Any) -> list[str]:
+        """The ids of what a claim was granted."""
+        return [job.id for job in await self.claim(**fields)]
+
+    async def running(self, *, worker: str = "w1", lease_seconds: float = 60.0, **fields: Any) -> Job:
+        """A new job, already claimed."""
+        id = await self.add(**fields)
+        (job,) = await self.claim(
+            worker=worker, lease_seconds=lease_seconds, types=frozenset({fields.get("type", "work")})
+        )
+        assert job.id == id
+        return job
+
+    async def again(self, job: Job, *, worker: str = "w2", **fields: Any) -> Job:
+        """The next grant of a job that waits for nothing."""
+        (granted,) = await self.claim(worker=worker, types=frozenset({job.type}), **fields)
+        assert granted.id == job.id
+        return granted
+
+    async def do(self, order: Order) -> Receipt:
+        (answer,) = await self.store.carry_out(self.tenant, [order])
+        assert isinstance(answer, Receipt), answer
+        return answer
+
+    async def refused(self, order: Order) -> Error:
+        (answer,) = await self.store.carry_out(self.tenant, [order])
+        assert isinstance(answer, Refused), answer
+        return answer.error
+
+    async def heartbeat(self, *beats: Beat) -> list[Pulse]:
+        answers = await self.store.heartbeat(self.tenant, beats)
+        assert all(isinstance(a, Pulse) for a in answers), answers
+        return [a for a in answers if isinstance(a, Pulse)]
+
+    async def heartbeat_refused(self, beat: Beat) -> Error:
+        (answer,) = await self.store.heartbeat(self.tenant, [beat])
+        assert isinstance(answer, Refused), answer
+        return answer.error
+
+    async def checkpoint(self, checkpoint: Checkpoint) -> int:
+        (answer,) = await self.store.checkpoint(self.tenant, [checkpoint])
+        assert isinstance(answer, int), answer
+        return answer
+
+    async def checkpoint_refused(self, checkpoint: Checkpoint) -> Error:
+        (answer,) = await self.store.checkpoint(self.tenant, [checkpoint])
+        assert isinstance(answer, Refused), answer
+        return answer.error
+
+    async def job(self, job_id: str) -> Job:
+        (job,) = await self.store.get(self.tenant, [job_id])
+        assert job is not None
+        return job
+
+    async def history(self, job_id: str) -> list[HistoryRow]:
+        return await self.store.history(self.tenant, job_id)
+
+    async def trace(self, job_id: str) -> tuple[Job, list[HistoryRow]]:
+        """Everything that can be seen of a job: equal before and after means that nothing changed."""
+        return await self.job(job_id), await self.history(job_id)
+
+    async def sweep(self) -> None:
+        """What the clock does in the background, for this tenant."""
+        leases = [due.job_id for due in await self.store.due_leases(10_000) if due.tenant == self.tenant]
+        await self.store.carry_out(self.tenant, [expire(id) for id in leases])
+        late = [due.job_id for due in await self.store.due_deadlines(10_000) if due.tenant == self.tenant]
+        await self.store.carry_out(self.tenant, [pass_deadline(id) for id in late])
+
+    async def verify(self) -> None:
+        assert (await self.store.verify(self.tenant)).first_bad is None

@@ -1,0 +1,175 @@
+"""The chain of hashes: the same bytes on both engines, and what an audit finds when the owner tampers with it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from interlock.domain.audit import history_hash
+from interlock.storage.contract import Store
+from interlock.storage.postgres.store import PostgresStore
+from tests.contract.builders import Desk, cancel, complete, new_job
+from tests.contract.doors import MASTER, Door, open_door
+from tests.contract.test_history import eventful
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database, open_store
+
+
+async def test_each_hash_covers_its_row_and_the_hash_before(desk: Desk) -> None:
+    id = await eventful(desk)
+    previous = None
+    for r in await desk.history(id):
+        fields = (r.version, r.from_status, r.to_status, r.verb, r.actor, r.attempt, r.fence, r.reason, r.metadata, r.at)
+        assert r.hash == history_hash(previous, desk.tenant, id, *fields)
+        previous = r.hash
+
+
+async def test_the_same_script_makes_the_same_hashes_on_both_engines(tmp_path: Path, postgres: Postgres) -> None:
+    """G30, down to the bytes of the audit."""
+    chains, heads = [], []
+    ids = [f"0193a1b2-0000-7000-8000-{n:012x}" for n in range(4)]
+    for engine in ENGINES:
+        clock = ManualClock()
+        async with open_store(engine, directory=tmp_path, postgres=postgres, clock=clock) as store:
+            desk = Desk(store, "größe 🐢", clock)
+            await eventful(desk, id=ids[0])
+            job = await desk.running(id=ids[1], type="other")
+            await desk.do(complete(job, result='"done"'))
+            await desk.add(id=ids[2], type="late", deadline=desk.after(5))
+            clock.advance(5)
+            await desk.sweep()
+            await Desk(store, "b", clock).add(id=ids[3])
+            chains.append([[row.hash for row in await desk.history(id)] for id in ids])
+            heads.append(await store.head())
+            assert (await store.verify()).first_bad is None
+    assert chains[0] == chains[1]
+    assert heads[0] == heads[1]
+
+
+async def test_an_untouched_store_is_verified_and_counted(desk: Desk, rival: Desk) -> None:
+    rows = len(await desk.history(await eventful(desk)))
+    await desk.add_all([new_job() for _ in range(5)])
+    await rival.add()
+    verdict = await desk.store.verify(desk.tenant)
+    assert verdict == (6, rows + 5, None)
+    assert (await desk.store.verify(rival.tenant)) == (1, 1, None)
+    assert (await desk.store.verify("nobody")) == (0, 0, None)
+
+
+# What an owner might do to a history of twelve rows, once the guards are taken away.
+KEY = {"sqlite": "seq = (SELECT seq FROM job WHERE tenant = $1 AND id = $2)", "postgres": "job_id = $2"}
+TAMPERINGS = {
+    "another actor": ("UPDATE job_history SET actor = 'user:mallory' WHERE tenant = $1 AND {key} AND version = 3", 3),
+    "another reason": ("UPDATE job_history SET reason = 'none' WHERE tenant = $1 AND {key} AND version = 3", 3),
+    "no reason": ("UPDATE job_history SET reason = NULL WHERE tenant = $1 AND {key} AND version = 3", 3),
+    "other metadata": ("UPDATE job_history SET metadata = '{{}}' WHERE tenant = $1 AND {key} AND version = 5", 5),
+    "another verb": ("UPDATE job_history SET verb = 'revoke' WHERE tenant = $1 AND {key} AND version = 7", 7),
+    "another attempt": ("UPDATE job_history SET attempt = 9 WHERE tenant = $1 AND {key} AND version = 4", 4),
+    "another fence": ("UPDATE job_history SET fence = 9 WHERE tenant = $1 AND {key} AND version = 4", 4),
+    "another hash": (
+        "UPDATE job_history SET hash = (SELECT hash FROM job_history WHERE tenant = $1 AND {key} AND version = 1)"
+        " WHERE tenant = $1 AND {key} AND version = 6", 6),
+    "another status": ("UPDATE job_history SET to_status = 'retry' WHERE tenant = $1 AND {key} AND version = 3", 3),
+    "another time": (
+        "UPDATE job_history SET at = (SELECT at FROM job_history WHERE tenant = $1 AND {key} AND version = 12)"
+        " WHERE tenant = $1 AND {key} AND version = 2", 2),
+    "a row gone": ("DELETE FROM job_history WHERE tenant = $1 AND {key} AND version = 6", 7),
+    "the first row gone": ("DELETE FROM job_history WHERE tenant = $1 AND {key} AND version = 1", 2),
+    "the last row gone": ("DELETE FROM job_history WHERE tenant = $1 AND {key} AND version = 12", 11),
+    "all rows gone": ("DELETE FROM job_history WHERE tenant = $1 AND {key}", None),
+    "a row renumbered": ("UPDATE job_history SET version = 20 WHERE tenant = $1 AND {key} AND version = 7", 8),
+    "another status of the job": ("UPDATE job SET status = 'succeeded', error = NULL WHERE tenant = $1 AND id = $2", 12),
+    "another version of the job": ("UPDATE job SET version = 11 WHERE tenant = $1 AND id = $2", 12),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TAMPERINGS)
+async def test_an_audit_finds_the_first_row_that_was_tampered_with(desk: Desk, door: Door, kind: str) -> None:
+    id = await eventful(desk)
+    other = await desk.add()
+    await desk.verify()
+    await door.without_rules()
+    statement, version = TAMPERINGS[kind]
+    await door.run(statement.format(key=KEY[door.engine]), desk.tenant, id)
+    verdict = await desk.store.verify(desk.tenant)
+    assert verdict.first_bad is not None
+    assert id in verdict.first_bad
+    assert other not in verdict.first_bad
+    assert version is None or f"version {version}:" in verdict.first_bad
+
+
+async def test_an_audit_finds_history_whose_job_is_gone(desk: Desk, door: Door) -> None:
+    id = await eventful(desk)
+    await door.without_rules()
+    await door.run("DELETE FROM job WHERE tenant = $1 AND id = $2", desk.tenant, id)
+    verdict = await desk.store.verify(desk.tenant)
+    assert verdict.first_bad is not None
+    assert "the job is gone" in verdict.first_bad
+
+
+async def test_tampering_with_one_tenant_is_no_fault_of_another(desk: Desk, rival: Desk, door: Door) -> None:
+    id = await desk.add()
+    await rival.add()
+    await door.without_rules()
+    await door.run(TAMPERINGS["all rows gone"][0].format(key=KEY[door.engine]), desk.tenant, id)
+    assert (await desk.store.verify(desk.tenant)).first_bad is not None
+    assert (await desk.store.verify(rival.tenant)).first_bad is None
+
+
+async def with_own_store(
+    engine: str, directory: Path, postgres: Postgres, use: Callable[[Store, str], Awaitable[None]]
+) -> None:
+    """A store that no other test has touched, since the head covers all tenants."""
+    clock = ManualClock()
+    if engine == "sqlite":
+        async with open_store(engine, directory=directory, postgres=postgres, clock=clock) as store:
+            await use(store, str(next(directory.glob("*.db"))))
+    else:
+        async with fresh_database(postgres) as name:
+            opened = await PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=2, clock=clock)
+            try:
+                await use(opened, name)
+            finally:
+                await opened.close()
+
+
+async def test_the_head_changes_with_every_transition_and_with_nothing_else(
+    engine: str, tmp_path: Path, postgres: Postgres
+) -> None:
+    async def use(store: Store, place: str) -> None:
+        desk = Desk(store, "t", ManualClock())
+        seen = [await store.head()]
+        id = await desk.add()
+        seen.append(await store.head())
+        await desk.add(type="x", delay_seconds=9.0)
+        seen.append(await store.head())
+        await desk.claim()
+        seen.append(await store.head())
+        assert await store.head() == seen[-1]
+        await desk.do(cancel(id))
+        seen.append(await store.head())
+        assert len(set(seen)) == len(seen)
+        assert all(len(head) == 64 for head in seen)
+
+    await with_own_store(engine, tmp_path, postgres, use)
+
+
+async def test_only_a_head_kept_elsewhere_shows_a_chain_that_was_rewritten_as_a_whole(
+    engine: str, tmp_path: Path, postgres: Postgres
+) -> None:
+    async def use(store: Store, place: str) -> None:
+        clock = ManualClock()
+        desk = Desk(store, "t", clock)
+        id = await desk.add()
+        (row,) = await desk.history(id)
+        head = await store.head()
+        forged = history_hash(None, "t", id, 1, None, "queued", "enqueue", "user:mallory", 1, 0, None, None, row.at)
+        async with open_door(MASTER[engine], place=place, tenant="t", clock=clock, postgres=postgres) as door:
+            await door.without_rules()
+            await door.run("UPDATE job_history SET actor = 'user:mallory', hash = $1", forged)
+        assert (await store.verify()).first_bad is None
+        assert await store.head() != head
+
+    await with_own_store(engine, tmp_path, postgres, use)

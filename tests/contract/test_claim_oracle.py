@@ -1,0 +1,102 @@
+"""Random jobs and random asks: what a claim is granted, and in which order, equals what the rule says in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from interlock.domain.job import NewJob
+from interlock.domain.policy import ClaimAsk, fits
+from interlock.storage.contract import Store
+from tests.contract.builders import OPERATOR, Desk, new_job
+from tests.support.stores import START, ManualClock
+
+_numbers = itertools.count(1)
+TYPES, CAPABILITIES, REPOSITORIES, KEYS = ("a", "b"), ("gpu", "net"), ("org/x", "org/y"), ("h1", "h2")
+
+
+def some(names: tuple[str, ...]) -> st.SearchStrategy[frozenset[str]]:
+    return st.frozensets(st.sampled_from(names))
+
+
+# Times are seconds from the start; claims happen at 0, 1, 2, …
+jobs = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(TYPES),
+            "priority": st.sampled_from((-1, 0, 0, 1)),
+            "run_at": st.integers(-2, 3),
+            "deadline": st.none() | st.integers(1, 4),
+            "requires": some(CAPABILITIES).map(lambda names: tuple(sorted(names))),
+            "repository": st.none() | st.sampled_from(REPOSITORIES),
+            "affinity_key": st.none() | st.sampled_from(KEYS),
+        }
+    ),
+    min_size=1,
+    max_size=14,
+)
+asks = st.lists(
+    st.builds(
+        ClaimAsk,
+        worker=st.sampled_from(("w1", "w2")),
+        types=st.none() | some(TYPES),
+        repositories=st.none() | some(REPOSITORIES),
+        capabilities=some(CAPABILITIES),
+        affinity_keys=st.none() | some(KEYS),
+        limit=st.integers(1, 6),
+        lease_seconds=st.just(3600.0),
+        claim_id=st.none(),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def rule(waiting: dict[int, NewJob], ask: ClaimAsk, paused: frozenset[str], now: int) -> list[int]:
+    """The places of the jobs that a claim must be granted, best first."""
+    eligible = [
+        place
+        for place, job in waiting.items()
+        if job.run_at is not None
+        and job.run_at <= now
+        and (job.deadline is None or job.deadline > now)
+        and job.type not in paused
+        and fits(
+            ask, type=job.type, requires=job.requires, repository=job.repository, affinity_key=job.affinity_key
+        )
+    ]
+    return sorted(eligible, key=lambda place: (-waiting[place].priority, waiting[place].run_at, place))[: ask.limit]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(facts=jobs, asked=asks, paused=some(TYPES), resumed_at=st.integers(0, 4))
+async def test_a_claim_is_granted_exactly_what_the_rule_says(
+    store: Store, clock: ManualClock, facts: list[dict[str, Any]], asked: list[ClaimAsk], paused: frozenset[str], resumed_at: int
+) -> None:  # fmt: skip
+    clock.now = START
+    desk = Desk(store, f"oracle-{next(_numbers)}", clock)
+    rival = Desk(store, f"{desk.tenant}-rival", clock)
+    given_jobs = []
+    for job in facts:
+        deadline = None if job["deadline"] is None else desk.after(job["deadline"])
+        given_jobs.append(new_job(**job | {"run_at": desk.after(job["run_at"]), "deadline": deadline}))
+    await desk.add_all(given_jobs)
+    await rival.add_all([new_job(type=type, priority=9) for type in TYPES])
+    for type in paused:
+        await store.pause(desk.tenant, type, actor=OPERATOR, reason=None)
+    waiting = dict(enumerate(given_jobs))
+    for turn, ask in enumerate(asked):
+        if turn == resumed_at:
+            for type in paused:
+                await store.pause(desk.tenant, type, actor=None, reason=None)
+            paused = frozenset()
+        expected = rule(waiting, ask, paused, clock.now)
+        granted = await store.claim(desk.tenant, ask)
+        assert [job.id for job in granted] == [waiting[place].id for place in expected]
+        assert all(job.worker == ask.worker and job.lease_expires_at == desk.after(3600) for job in granted)
+        for place in expected:
+            del waiting[place]
+        clock.advance(1)

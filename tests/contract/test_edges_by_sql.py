@@ -1,0 +1,180 @@
+"""All 8 × 8 moves by direct SQL: the database itself refuses what is no edge, whoever asks, and audits what is one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from interlock.domain.lifecycle import TERMINAL, Status, is_legal
+from interlock.storage.contract import Store
+from tests.contract.builders import Desk, new_id
+from tests.contract.doors import DOORS, MASTER, Door, job_in, move, moved, open_door, refusal, update
+from tests.support.postgres import Postgres
+from tests.support.stores import ManualClock
+
+FUNCTION = "only_interlock_may_change_jobs"
+
+
+@pytest.fixture(params=["functions", "owner", "app"])
+def door_name(request: pytest.FixtureRequest) -> str:
+    """Which door is tried: a connection with our functions, the owner of the schema, the app role."""
+    return str(request.param)
+
+
+@pytest.fixture
+def engine(door_name: str) -> str:
+    return DOORS[door_name]
+
+
+@pytest.fixture
+async def door(
+    door_name: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+) -> AsyncIterator[Door]:
+    async with open_door(door_name, place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def master(
+    engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+) -> AsyncIterator[Door]:
+    """The door by which a job is brought into a status that no verb leads to yet."""
+    async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+        yield opened
+
+
+PAIRS = [(origin, target) for origin in Status for target in Status]
+
+
+@pytest.mark.parametrize(("origin", "target"), [pair for pair in PAIRS if not is_legal(*pair)])
+async def test_a_move_that_is_no_edge_is_refused(
+    desk: Desk, door: Door, master: Door, origin: Status, target: Status
+) -> None:
+    job = await job_in(desk, master, origin)
+    before = await desk.trace(job.id)
+    desk.clock.advance(1)
+    message = await refusal(door, *update(job, moved(door, job, target, desk.clock.now)))
+    assert message.startswith("interlock: ")
+    assert ("has ended" in message) if origin in TERMINAL else ("not a legal move" in message)
+    assert await desk.trace(job.id) == before
+
+
+@pytest.mark.parametrize(("origin", "target"), [pair for pair in PAIRS if is_legal(*pair)])
+async def test_a_move_that_is_an_edge_is_written_into_history_by_the_database(
+    desk: Desk, door: Door, master: Door, origin: Status, target: Status
+) -> None:
+    job = await job_in(desk, master, origin)
+    before = await desk.history(job.id)
+    desk.clock.advance(1)
+    await move(door, job, target, desk.clock.now, updated_at=12345)
+    now, rows = await desk.trace(job.id)
+    assert rows[:-1] == before
+    last = rows[-1]
+    assert (last.version, last.from_status, last.to_status) == (job.version + 1, origin, target)
+    assert (last.actor, last.reason, last.attempt, last.fence) == ("user:dba", "by hand", job.attempt, now.fence)
+    assert last.at == desk.clock.now
+    assert (now.status, now.version) == (target, job.version + 1)
+    assert now.updated_at == desk.clock.now  # and not what the statement said
+    await desk.verify()
+
+
+@pytest.mark.parametrize("target", [Status.QUEUED, Status.RETRY])
+async def test_a_job_made_to_wait_by_hand_can_be_claimed(desk: Desk, door: Door, master: Door, target: Status) -> None:
+    job = await job_in(desk, master, Status.RUNNING)
+    await move(door, job, target, desk.clock.now)
+    (granted,) = await desk.claim(worker="w2")
+    assert (granted.id, granted.fence) == (job.id, job.fence + 1)
+    await desk.verify()
+
+
+async def test_a_job_granted_by_hand_has_a_lease_that_ends(desk: Desk, door: Door, master: Door) -> None:
+    job = await job_in(desk, master, Status.QUEUED)
+    await move(door, job, Status.RUNNING, desk.clock.now)
+    assert await desk.claim(limit=10) == []
+    desk.clock.advance(60)
+    await desk.sweep()
+    assert (await desk.job(job.id)).status is Status.RETRY
+
+
+@pytest.mark.parametrize("target", sorted(TERMINAL))
+async def test_a_job_ended_by_hand_stays_ended(desk: Desk, door: Door, master: Door, target: Status) -> None:
+    job = await job_in(desk, master, Status.RUNNING)
+    await move(door, job, target, desk.clock.now)
+    desk.clock.advance(3600)
+    await desk.sweep()
+    assert await desk.claim(limit=10) == []
+    assert (await desk.job(job.id)).status is target
+
+
+@pytest.mark.parametrize("status", Status)
+async def test_a_job_is_born_queued_and_nothing_else(desk: Desk, door: Door, status: Status) -> None:
+    like = await desk.job(await desk.add())
+    born = like._replace(id=new_id(), status=Status.SUCCEEDED)  # so that the move is like one from nowhere
+    columns = moved(door, born, status, desk.clock.now) | {"version": 1, "fence": 0, "attempt": 1, "verb": "enqueue"}
+    if status is Status.QUEUED:
+        await _insert(door, desk, born.id, columns)
+        (row,) = await desk.history(born.id)
+        assert (row.from_status, row.to_status, row.actor) == (None, Status.QUEUED, "user:dba")
+        await desk.verify()
+    else:
+        with pytest.raises(Exception, match="interlock: a job is born queued"):
+            await _insert(door, desk, born.id, columns)
+        assert await desk.store.get(desk.tenant, [born.id]) == [None]
+
+
+@pytest.mark.parametrize("wrong", [{"version": 2}, {"version": 0}, {"attempt": 2}, {"fence": 1}])
+async def test_a_job_is_born_at_version_and_attempt_1_and_fence_0(
+    desk: Desk, door: Door, wrong: dict[str, int]
+) -> None:
+    like = await desk.job(await desk.add())
+    born = like._replace(id=new_id(), status=Status.SUCCEEDED)
+    columns = moved(door, born, Status.QUEUED, desk.clock.now) | {"version": 1, "fence": 0, "attempt": 1} | wrong
+    with pytest.raises(Exception, match="interlock: a job is born queued, at version 1, attempt 1 and fence 0"):
+        await _insert(door, desk, born.id, columns)
+
+
+async def _insert(door: Door, desk: Desk, id: str, columns: dict[str, object]) -> None:
+    """A job like the first one of this tenant, put in by hand."""
+    if door.engine == "postgres":
+        columns = columns | {"previous": None}
+        copied = "type, priority, route, base, run_at, max_attempts, releases, created_at, requires, tags, created_by, payload"
+        places = "(SELECT max(seq) + 1 FROM job), "
+        overriding = " OVERRIDING SYSTEM VALUE"
+    else:
+        copied, overriding = "priority, route, base, run_at, max_attempts, releases", ""
+        places = "(SELECT max(seq) + 1 FROM job), "
+    names = [*columns, "updated_at"]
+    values = [*columns.values(), desk.clock.now]
+    casts = [f"${i}{_cast(door, name)}" for i, name in enumerate(names, 3)]
+    await door.run(
+        f"INSERT INTO job (tenant, id, seq, {copied}, {', '.join(names)}){overriding} "
+        f"SELECT tenant, $2{_cast(door, 'id')}, {places}{copied}, {', '.join(casts)} "
+        "FROM job WHERE tenant = $1 ORDER BY seq LIMIT 1",
+        desk.tenant, id, *values,
+    )  # fmt: skip
+    if door.engine == "sqlite":
+        await door.run(
+            "INSERT INTO job_body (tenant, id, seq, type, created_at, created_by, requires, tags, payload) "
+            "SELECT tenant, $2, (SELECT seq FROM job WHERE tenant = $1 AND id = $2), type, created_at, created_by, requires, "
+            "tags, payload FROM job_body WHERE tenant = $1 ORDER BY seq LIMIT 1",
+            desk.tenant, id,
+        )  # fmt: skip
+
+
+def _cast(door: Door, column: str) -> str:
+    """PostgreSQL must be told the types of values that are selected rather than set."""
+    if door.engine == "sqlite":
+        return ""
+    if column in ("id", "gate_id"):
+        return "::uuid"
+    if column in ("status", "previous"):
+        return "::interlock.status"
+    if column in ("version", "attempt"):
+        return "::integer"
+    if column == "fence":
+        return "::bigint"
+    if column.endswith("_at"):
+        return "::timestamptz"
+    return "::text"
+

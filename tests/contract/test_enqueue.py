@@ -1,0 +1,134 @@
+"""Enqueue: what a job is born with, the order of arrival, and who may be a parent."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.domain.job import Enqueued, Job, NewJob, Refused
+from interlock.domain.lifecycle import Status, Verb
+from interlock.errors import Invalid, ParentEnded
+from tests.contract.builders import FIXED, NEVER, Desk, cancel, complete, fail, new_id, new_job
+
+
+async def test_a_new_job_is_queued_with_one_history_row_from_nothing(desk: Desk) -> None:
+    id = await desk.add(created_by="token:producer")
+    job, (row,) = await desk.trace(id)
+    assert job.status is Status.QUEUED
+    assert (row.version, row.from_status, row.to_status, row.verb) == (1, None, Status.QUEUED, Verb.ENQUEUE)
+    assert (row.actor, row.attempt, row.fence, row.at) == ("token:producer", 1, 0, desk.clock.now)
+    await desk.verify()
+
+
+async def test_a_job_that_names_nothing_gets_the_defaults(desk: Desk) -> None:
+    job = await desk.job(await desk.add())
+    now = desk.clock.now
+    assert (job.payload, job.priority, job.attempt, job.max_attempts) == ("{}", 0, 1, 3)
+    assert (job.run_at, job.created_at, job.updated_at) == (now, now, now)
+    assert (job.version, job.fence, job.releases, job.sanitized) == (1, 0, 0, False)
+    assert (job.started_at, job.finished_at, job.worker, job.lease_expires_at, job.deadline) == (None,) * 5
+    assert tuple(job.tags) == tuple(job.requires) == tuple(job.awaiting) == ()
+
+
+async def test_a_job_is_kept_exactly_as_it_was_given(desk: Desk) -> None:
+    parent = await desk.add()
+    given = new_job(
+        type="research", payload='{"b": 1.0, "a":[ ]}', priority=-7, run_at=desk.after(90), deadline=desk.after(900),
+        timeout_seconds=12.5, max_attempts=100, backoff=FIXED, expiry_delay_seconds=2.5, headers='{"x":"y"}',
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", tags=("red", "größe"), agent_kind="planner",
+        agent_id="p/1", affinity_key="host-1", repository="org/repo", requires=("gpu", "net"), idempotency_key="k-1",
+        body_sha256=bytes(32), webhook="https://example.com/hook", parent_id=parent, redrive_of=new_id(),
+        created_by="token:t1", requested_by="Zoë",
+    )  # fmt: skip
+    await desk.add_all([given])
+    job = await desk.job(given.id)
+    for field in set(NewJob._fields) & set(Job._fields) - {"tags", "requires"}:
+        assert getattr(job, field) == getattr(given, field), field
+    assert tuple(job.tags) == given.tags
+    assert tuple(job.requires) == given.requires
+    assert job.tenant == desk.tenant
+
+
+async def test_a_delay_counts_from_the_clock_of_the_database(desk: Desk) -> None:
+    job = await desk.job(await desk.add(delay_seconds=1.5))
+    assert job.run_at == desk.after(1.5)
+
+
+async def test_jobs_of_a_batch_arrive_in_the_order_given(desk: Desk) -> None:
+    jobs = [new_job(type=type, priority=priority) for type in "cab" for priority in (3, -1, 2)]
+    answers = await desk.store.enqueue(desk.tenant, jobs)
+    seqs = [answer.seq for answer in answers if isinstance(answer, Enqueued)]
+    assert [answer.id for answer in answers if isinstance(answer, Enqueued)] == [job.id for job in jobs]
+    assert seqs == sorted(set(seqs))
+    assert [(await desk.job(job.id)).seq for job in jobs] == seqs
+
+
+async def test_seq_follows_arrival_and_not_the_ids(desk: Desk) -> None:
+    small, large = new_id(), new_id()
+    first, second = await desk.add(id=large), await desk.add(id=small)
+    assert small < large
+    assert (await desk.job(first)).seq < (await desk.job(second)).seq
+
+
+async def test_a_thousand_jobs_are_one_call(desk: Desk) -> None:
+    jobs = [new_job(idempotency_key=f"k{i}", body_sha256=bytes(32)) for i in range(1000)]
+    answers = await desk.store.enqueue(desk.tenant, jobs, whole=True)
+    assert [a.id for a in answers if isinstance(a, Enqueued)] == [job.id for job in jobs]
+    assert (await desk.store.verify(desk.tenant)).rows == 1000
+
+
+async def test_no_jobs_are_no_answers(desk: Desk) -> None:
+    assert await desk.store.enqueue(desk.tenant, []) == []
+    assert await desk.store.enqueue(desk.tenant, [], whole=True) == []
+
+
+async def test_a_child_is_born_under_a_waiting_and_under_a_running_parent(desk: Desk) -> None:
+    waiting = await desk.add(type="a")
+    running = (await desk.running(type="b")).id
+    for parent in (waiting, running):
+        child = await desk.add(parent_id=parent)
+        assert (await desk.job(child)).parent_id == parent
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled"])
+async def test_no_child_is_born_under_an_ended_parent(desk: Desk, end: str) -> None:
+    parent = await desk.running()
+    if end == "succeeded":
+        await desk.do(complete(parent))
+    elif end == "failed":
+        await desk.do(fail(parent, retryable=False))
+    else:
+        await desk.do(cancel(parent.id, force=True))
+    (answer,) = await desk.store.enqueue(desk.tenant, [new_job(parent_id=parent.id)])
+    assert isinstance(answer, Refused)
+    assert isinstance(answer.error, ParentEnded)
+    assert answer.error.job_id == parent.id
+
+
+async def test_no_child_is_born_under_a_parent_that_is_being_cancelled(desk: Desk) -> None:
+    parent = await desk.running()
+    await desk.do(cancel(parent.id))
+    child = new_job(parent_id=parent.id)
+    (answer,) = await desk.store.enqueue(desk.tenant, [child])
+    assert isinstance(answer, Refused)
+    assert isinstance(answer.error, ParentEnded)
+    assert await desk.store.get(desk.tenant, [child.id]) == [None]
+
+
+async def test_a_foreign_parent_is_refused_exactly_like_an_unknown_one(desk: Desk, rival: Desk) -> None:
+    foreign = await rival.add()
+    answers = await desk.store.enqueue(desk.tenant, [new_job(parent_id=foreign), new_job(parent_id=NEVER)])
+    told = []
+    for answer, parent in zip(answers, (foreign, NEVER), strict=True):
+        assert isinstance(answer, Refused)
+        assert isinstance(answer.error, Invalid)
+        assert answer.error.pointer == "/parent_id"
+        told.append(str(answer.error).replace(parent, "it"))
+    assert told[0] == told[1]
+
+
+async def test_one_refusal_leaves_the_other_jobs_of_a_batch_alone(desk: Desk) -> None:
+    good, bad, also_good = new_job(), new_job(parent_id=NEVER), new_job()
+    answers = await desk.store.enqueue(desk.tenant, [good, bad, also_good])
+    assert [type(answer) for answer in answers] == [Enqueued, Refused, Enqueued]
+    found = await desk.store.get(desk.tenant, [good.id, bad.id, also_good.id])
+    assert [job is not None for job in found] == [True, False, True]

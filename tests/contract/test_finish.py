@@ -1,0 +1,263 @@
+"""Finishing: a grant ends at most once, and the answer is a receipt that stays the same whatever happens since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.domain.decide import Finish
+from interlock.domain.job import Job, Receipt, Refused
+from interlock.domain.lifecycle import Status, Verb
+from interlock.errors import AlreadyFinished, LeaseLost, NoCancelRequested, NotFound, NotRunning
+from tests.contract.builders import (
+    ERROR, NEVER, Desk, beat, cancel, cancel_ack, complete, expire, fail, release, revoke, save,
+)  # fmt: skip
+
+Maker = Callable[..., Finish]
+MAKERS: dict[str, Maker] = {"complete": complete, "fail": fail, "release": release, "cancel_ack": cancel_ack}
+
+
+async def finished(desk: Desk, verb: str, **fields: Any) -> tuple[Job, Receipt]:
+    """A job whose first grant was ended by this verb."""
+    job = await desk.running(**fields)
+    if verb == "cancel_ack":
+        await desk.do(cancel(job.id))
+    return job, await desk.do(MAKERS[verb](job))
+
+
+async def test_completing_ends_a_job_with_its_result(desk: Desk) -> None:
+    job = await desk.running()
+    desk.clock.advance(3)
+    order = complete(job, result='{"n":1}', result_summary="one", usage='{"tokens":5}')
+    assert await desk.do(order) == Receipt(job.id, 1, Status.SUCCEEDED, 1, 3, None, desk.clock.now)
+    now, rows = await desk.trace(job.id)
+    assert (now.status, now.result, now.result_summary, now.usage) == (
+        Status.SUCCEEDED,
+        '{"n":1}',
+        "one",
+        '{"tokens":5}',
+    )
+    assert (now.worker, now.lease_expires_at, now.error, now.finished_at) == (None, None, None, desk.clock.now)
+    assert (rows[-1].from_status, rows[-1].verb, rows[-1].actor) == (Status.RUNNING, Verb.COMPLETE, "worker:w1")
+    await desk.verify()
+
+
+async def test_completing_clears_the_error_of_earlier_attempts(desk: Desk) -> None:
+    job = await desk.running()
+    await desk.do(fail(job, retry_after_seconds=1.0))
+    desk.clock.advance(1)
+    second = await desk.again(job)
+    assert second.error == ERROR
+    await desk.do(complete(second))
+    assert (await desk.job(job.id)).error is None
+
+
+async def test_a_final_failure_ends_a_job_with_its_error(desk: Desk) -> None:
+    job = await desk.running(max_attempts=5)
+    receipt = await desk.do(fail(job, retryable=False))
+    assert receipt == Receipt(job.id, 1, Status.FAILED, 1, 3, None, desk.clock.now)
+    now, rows = await desk.trace(job.id)
+    assert (now.status, now.error, now.attempt) == (Status.FAILED, ERROR, 1)
+    assert rows[-1].metadata == f'{{"error":{ERROR}}}'
+
+
+@pytest.mark.parametrize("verb", MAKERS)
+async def test_the_same_finish_again_gets_the_same_receipt(desk: Desk, verb: str) -> None:
+    """G08."""
+    job, receipt = await finished(desk, verb)
+    before = await desk.trace(job.id)
+    desk.clock.advance(100)
+    for _ in range(2):
+        assert await desk.do(MAKERS[verb](job)) == receipt
+    assert await desk.trace(job.id) == before
+
+
+@pytest.mark.parametrize("verb", ["fail", "release"])
+async def test_the_receipt_stays_the_same_while_the_job_goes_on(desk: Desk, verb: str) -> None:
+    job, receipt = await finished(desk, verb, max_attempts=3)
+    desk.clock.advance(1000)
+    second = await desk.again(job, worker="w2")
+    assert await desk.do(MAKERS[verb](job)) == receipt
+    await desk.do(complete(second))
+    assert await desk.do(MAKERS[verb](job)) == receipt
+    assert (await desk.job(job.id)).status is Status.SUCCEEDED
+
+
+async def test_a_repeated_finish_is_not_read_again(desk: Desk) -> None:
+    """The verb, the fence and the worker make it the same call; what else it says comes too late."""
+    job = await desk.running()
+    receipt = await desk.do(complete(job, result='"first"'))
+    assert await desk.do(complete(job, result='"second"')) == receipt
+    assert (await desk.job(job.id)).result == '"first"'
+    job = await desk.running()
+    receipt = await desk.do(fail(job))
+    assert await desk.do(fail(job, retryable=False)) == receipt
+
+
+@pytest.mark.parametrize(("first", "second"), [(a, b) for a in MAKERS for b in MAKERS if a != b])
+async def test_another_verb_after_a_finish_is_told_so(desk: Desk, first: str, second: str) -> None:
+    job, _ = await finished(desk, first)
+    before = await desk.trace(job.id)
+    desk.clock.advance(1)
+    error = await desk.refused(MAKERS[second](job))
+    assert isinstance(error, AlreadyFinished)
+    assert first in str(error)
+    assert await desk.trace(job.id) == before
+
+
+async def lose_by_expiry(desk: Desk, job: Job) -> None:
+    desk.clock.advance(60)
+    await desk.do(expire(job.id))
+
+
+async def lose_by_revoke(desk: Desk, job: Job) -> None:
+    await desk.do(revoke(job.id))
+
+
+async def lose_by_force(desk: Desk, job: Job) -> None:
+    await desk.do(cancel(job.id, force=True))
+
+
+@pytest.mark.parametrize("lose", [lose_by_expiry, lose_by_revoke, lose_by_force])
+@pytest.mark.parametrize("verb", MAKERS)
+async def test_a_grant_that_was_taken_away_is_lost(desk: Desk, lose: Any, verb: str) -> None:
+    job = await desk.running()
+    await lose(desk, job)
+    before = await desk.trace(job.id)
+    desk.clock.advance(1)
+    assert isinstance(await desk.refused(MAKERS[verb](job)), LeaseLost)
+    assert isinstance(await desk.heartbeat_refused(beat(job)), LeaseLost)
+    assert isinstance(await desk.checkpoint_refused(save(job, 1)), LeaseLost)
+    assert await desk.trace(job.id) == before
+
+
+async def test_a_stale_worker_cannot_complete_a_reclaimed_job(desk: Desk) -> None:
+    """G05, P24: only the newest fence may finish."""
+    stale = await desk.running(lease_seconds=10.0)
+    desk.clock.advance(10)
+    current = await desk.again(stale, worker="w2")
+    before = await desk.trace(stale.id)
+    assert isinstance(await desk.refused(complete(stale)), LeaseLost)
+    assert await desk.trace(stale.id) == before
+    assert (await desk.do(complete(current))).fence == 2
+
+
+async def test_a_late_finish_whose_fence_is_current_is_accepted(desk: Desk) -> None:
+    """G06: the lease has run out, but nobody took the job away."""
+    for maker in (complete, fail, release):
+        job = await desk.running(lease_seconds=1.0)
+        desk.clock.advance(86_400)
+        assert (await desk.do(maker(job))).fence == job.fence
+        await desk.do(cancel(job.id)) if maker is not complete else None
+
+
+@pytest.mark.parametrize("verb", MAKERS)
+async def test_heartbeat_and_checkpoint_after_ones_own_finish_are_not_running(desk: Desk, verb: str) -> None:
+    job, _ = await finished(desk, verb)
+    before = await desk.trace(job.id)
+    desk.clock.advance(1)
+    assert isinstance(await desk.heartbeat_refused(beat(job)), NotRunning)
+    assert isinstance(await desk.checkpoint_refused(save(job, 1)), NotRunning)
+    assert isinstance(await desk.heartbeat_refused(beat(job, checkpoint=save(job, 1))), NotRunning)
+    assert await desk.trace(job.id) == before
+
+
+@pytest.mark.parametrize("verb", MAKERS)
+@pytest.mark.parametrize("wrong", [{"fence": 2}, {"fence": 0}, {"fence": -1}, {"worker": "w2"}])
+async def test_a_finish_needs_both_the_fence_and_the_worker(desk: Desk, verb: str, wrong: dict[str, Any]) -> None:
+    job = await desk.running()
+    if verb == "cancel_ack":
+        await desk.do(cancel(job.id))
+    before = await desk.trace(job.id)
+    desk.clock.advance(1)
+    assert isinstance(await desk.refused(MAKERS[verb](job, **wrong)), LeaseLost)
+    assert await desk.trace(job.id) == before
+
+
+async def test_another_worker_cannot_read_the_receipt_of_a_finish(desk: Desk) -> None:
+    job, _ = await finished(desk, "complete")
+    assert isinstance(await desk.refused(complete(job, worker="w2")), LeaseLost)
+
+
+@pytest.mark.parametrize("verb", MAKERS)
+async def test_unknown_and_foreign_jobs_are_equally_not_found(desk: Desk, rival: Desk, verb: str) -> None:
+    theirs = await rival.running()
+    before = await rival.trace(theirs.id)
+    foreign = await desk.refused(MAKERS[verb](theirs))
+    unknown = await desk.refused(MAKERS[verb](theirs, id=NEVER))
+    assert type(foreign) is type(unknown) is NotFound
+    assert str(foreign).replace(theirs.id, NEVER) == str(unknown)
+    assert await rival.trace(theirs.id) == before
+
+
+async def test_a_job_nobody_ever_held_has_no_lease_to_finish(desk: Desk) -> None:
+    job = (await desk.job(await desk.add()))._replace(worker="w1")
+    assert isinstance(await desk.refused(complete(job)), LeaseLost)
+    assert isinstance(await desk.refused(fail(job)), LeaseLost)
+    assert isinstance(await desk.heartbeat_refused(beat(job)), LeaseLost)
+
+
+async def test_an_ended_job_stays_as_it_ended(desk: Desk) -> None:
+    """G07: terminal is final."""
+    job, _ = await finished(desk, "complete")
+    before = await desk.trace(job.id)
+    desk.clock.advance(86_400)
+    assert isinstance(await desk.refused(cancel(job.id)), AlreadyFinished)
+    assert isinstance(await desk.refused(cancel(job.id, force=True)), AlreadyFinished)
+    assert isinstance(await desk.refused(revoke(job.id)), AlreadyFinished)
+    await desk.do(expire(job.id))
+    await desk.sweep()
+    assert await desk.claim(limit=10) == []
+    assert await desk.trace(job.id) == before
+
+
+async def test_an_ack_of_a_cancel_that_nobody_asked_for_is_refused(desk: Desk) -> None:
+    job = await desk.running()
+    before = await desk.trace(job.id)
+    assert isinstance(await desk.refused(cancel_ack(job)), NoCancelRequested)
+    assert await desk.trace(job.id) == before
+
+
+async def test_many_finishes_are_answered_each_on_its_own(desk: Desk, rival: Desk) -> None:
+    jobs = {name: await desk.running(type=name) for name in ("ok", "again", "bad", "lost", "back")}
+    theirs = await rival.running()
+    first = await desk.do(complete(jobs["again"]))
+    await desk.do(revoke(jobs["lost"].id))
+    orders = [
+        fail(jobs["bad"], retryable=False), complete(jobs["again"]), complete(theirs), complete(jobs["ok"]),
+        complete(jobs["lost"]), release(jobs["back"]), fail(jobs["ok"]),
+    ]  # fmt: skip
+    answers = await desk.store.carry_out(desk.tenant, orders)
+    kinds = [type(a.error) if isinstance(a, Refused) else a.status for a in answers]
+    assert kinds == [
+        Status.FAILED, Status.SUCCEEDED, NotFound, Status.SUCCEEDED, LeaseLost, Status.QUEUED, AlreadyFinished,
+    ]  # fmt: skip
+    assert answers[1] == first
+    await desk.verify()
+
+
+async def test_several_orders_for_one_job_in_one_batch_follow_each_other(desk: Desk) -> None:
+    job = await desk.running()
+    answers = await desk.store.carry_out(
+        desk.tenant, [cancel(job.id), cancel_ack(job), complete(job), cancel_ack(job), cancel(job.id)]
+    )
+    kinds = [type(a.error) if isinstance(a, Refused) else a.status for a in answers]
+    assert kinds == [Status.RUNNING, Status.CANCELLED, AlreadyFinished, Status.CANCELLED, Status.CANCELLED]
+    assert answers[1] == answers[3] == answers[4]
+
+
+async def test_the_same_finish_twice_in_one_batch_is_done_once(desk: Desk) -> None:
+    job = await desk.running()
+    first, second = await desk.store.carry_out(desk.tenant, [complete(job, result="1"), complete(job, result="2")])
+    assert isinstance(first, Receipt)
+    assert first == second
+    assert (await desk.job(job.id)).result == "1"
+
+
+async def test_no_orders_are_no_answers(desk: Desk) -> None:
+    assert await desk.store.carry_out(desk.tenant, []) == []
+    assert await desk.store.heartbeat(desk.tenant, []) == []
+    assert await desk.store.checkpoint(desk.tenant, []) == []
+    assert await desk.store.get(desk.tenant, []) == []

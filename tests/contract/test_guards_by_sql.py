@@ -1,0 +1,232 @@
+"""What else the database refuses by itself: a version that does not rise, a changed payload, a rewritten history."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from interlock.domain.lifecycle import Status
+from interlock.storage.contract import Store
+from tests.contract.builders import Desk, new_id
+from tests.contract.doors import DOORS, MASTER, Door, job_in, moved, open_door, refusal, update
+from tests.support.postgres import Postgres
+from tests.support.stores import ManualClock
+
+FUNCTION = "only_interlock_may_change_jobs"
+DENIED = "permission denied"
+
+
+@pytest.fixture(params=DOORS)
+def door_name(request: pytest.FixtureRequest) -> str:
+    """Which door is tried: with our functions, a plain tool, the owner of the schema, the app role."""
+    return str(request.param)
+
+
+@pytest.fixture
+def engine(door_name: str) -> str:
+    return DOORS[door_name]
+
+
+@pytest.fixture
+async def door(
+    door_name: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+) -> AsyncIterator[Door]:
+    async with open_door(door_name, place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def master(
+    engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+) -> AsyncIterator[Door]:
+    async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+        yield opened
+
+
+def says(door: Door, *, ours: str, app: str | None = None) -> str:
+    """What the database is expected to say at this door."""
+    if door.name == "plain":
+        return FUNCTION
+    return app if door.name == "app" and app is not None else ours
+
+
+def only(**fields: str) -> Any:
+    """Runs a test through some doors."""
+
+
+@pytest.mark.parametrize("origin", Status)
+async def test_a_plain_tool_can_make_no_move_at_all(desk: Desk, door: Door, master: Door, origin: Status) -> None:
+    if door.name != "plain":
+        pytest.skip("the other doors are tried move by move")
+    job = await job_in(desk, master, origin)
+    before = await desk.trace(job.id)
+    for target in Status:
+        message = await refusal(door, *update(job, moved(door, job, target, desk.clock.now)))
+        assert FUNCTION in message
+    assert await desk.trace(job.id) == before
+
+
+# What is wrong with an otherwise legal move from queued to cancelled, or from running to retry, and what is said.
+WRONG: dict[str, tuple[Status, Status, dict[str, int], str]] = {
+    "the version stays": (Status.QUEUED, Status.CANCELLED, {"version": 0}, "raises version by one"),
+    "the version jumps": (Status.QUEUED, Status.CANCELLED, {"version": 2}, "raises version by one"),
+    "the version falls": (Status.QUEUED, Status.CANCELLED, {"version": -1}, "raises version by one"),
+    "the version jumps without a move": (Status.QUEUED, Status.QUEUED, {"version": 2}, "raises version by one"),
+    "a grant does not raise the fence": (Status.QUEUED, Status.RUNNING, {"fence": 0}, "fence rises exactly at a grant"),
+    "a grant lowers the fence": (Status.RETRY, Status.RUNNING, {"fence": -1}, "fence rises exactly at a grant"),
+    "the fence rises without a grant": (Status.RUNNING, Status.RUNNING, {"fence": 1}, "fence rises exactly at a grant"),
+    "the fence rises at an end": (Status.RUNNING, Status.SUCCEEDED, {"fence": 1}, "fence rises exactly at a grant"),
+    "a retry does not count": (Status.RUNNING, Status.RETRY, {"attempt": 0}, "attempt rises exactly when"),
+    "a retry counts twice": (Status.RUNNING, Status.RETRY, {"attempt": 2}, "attempt rises exactly when"),
+    "a release counts": (Status.RUNNING, Status.QUEUED, {"attempt": 1}, "attempt rises exactly when"),
+    "an attempt is given back": (Status.RETRY, Status.RUNNING, {"attempt": -1}, "attempt rises exactly when"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_a_move_needs_the_right_version_fence_and_attempt(
+    desk: Desk, door: Door, master: Door, wrong: str
+) -> None:
+    origin, target, steps, said = WRONG[wrong]
+    job = await job_in(desk, master, origin)
+    before = await desk.trace(job.id)
+    columns = moved(door, job, target, desk.clock.now) | {
+        name: getattr(job, name) + step for name, step in steps.items()
+    }
+    message = await refusal(door, *update(job, columns))
+    assert says(door, ours=said) in message
+    assert await desk.trace(job.id) == before
+
+
+async def test_a_status_change_that_says_nothing_of_the_version_is_refused(desk: Desk, door: Door) -> None:
+    job = await desk.job(await desk.add())
+    message = await refusal(
+        door, *update(job, {"status": "cancelled", "finished_at": desk.clock.now, "verb": "cancel"})
+    )
+    assert says(door, ours="raises version by one") in message
+
+
+async def test_on_postgresql_a_move_must_name_the_status_it_leaves(desk: Desk, door: Door) -> None:
+    if door.engine == "sqlite":
+        pytest.skip("SQLite sees the row before the change")
+    job = await desk.job(await desk.add())
+    columns = moved(door, job, Status.CANCELLED, desk.clock.now) | {"previous": "running"}
+    assert "names the status it leaves" in await refusal(door, *update(job, columns))
+
+
+BODY = "job_body", "what a job was created with"
+IMMUTABLE: dict[str, Any] = {
+    "payload": '{"other":1}', "type": "other", "created_by": "user:mallory", "idempotency_key": "k", "repository": "r",
+    "affinity_key": "a", "agent_kind": "x", "agent_id": "y", "parent_id": "0193a1b2-0000-7000-8000-000000000000",
+    "redrive_of": "0193a1b2-0000-7000-8000-000000000000", "headers": "{}", "created_at": 1_700_000_000_000_000,
+    "requested_by": "somebody", "traceparent": "00-0-0-00",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", IMMUTABLE)
+async def test_what_a_job_was_created_with_never_changes(desk: Desk, door: Door, column: str) -> None:
+    job = await desk.job(await desk.add())
+    before = await desk.trace(job.id)
+    table = "job_body" if door.engine == "sqlite" else "job"
+    extra = "" if door.engine == "sqlite" else ", version = version + 1, previous = status"
+    message = await refusal(
+        door, f"UPDATE {table} SET {column} = $3{extra} WHERE tenant = $1 AND id = $2", job.tenant, job.id, IMMUTABLE[column]
+    )  # fmt: skip
+    assert "never changes" in message
+    assert "created with" in message
+    assert await desk.trace(job.id) == before
+
+
+@pytest.mark.parametrize("column", ["tenant", "id", "seq"])
+async def test_the_identity_of_a_job_never_changes(desk: Desk, door: Door, column: str) -> None:
+    job = await desk.job(await desk.add())
+    value: Any = {"tenant": "other", "id": new_id(), "seq": job.seq + 999}[column]
+    columns = moved(door, job, Status.QUEUED, desk.clock.now) | {column: value}
+    message = await refusal(door, *update(job, columns))
+    assert says(door, ours="never changes") in message or "generated always" in message.lower()
+    assert await desk.job(job.id) == job
+
+
+HISTORY = {
+    "sqlite": "tenant = $1 AND seq = (SELECT seq FROM job WHERE tenant = $1 AND id = $2)",
+    "postgres": "tenant = $1 AND job_id = $2",
+}
+
+
+@pytest.mark.parametrize("change", ["reason = 'x'", "actor = 'user:nobody'", "version = version + 10", "metadata = NULL"])
+async def test_a_history_row_never_changes(desk: Desk, door: Door, change: str) -> None:
+    job = await desk.running()
+    before = await desk.trace(job.id)
+    message = await refusal(door, f"UPDATE job_history SET {change} WHERE {HISTORY[door.engine]}", job.tenant, job.id)
+    assert (DENIED if door.name == "app" else "history is append-only") in message
+    assert await desk.trace(job.id) == before
+
+
+@pytest.mark.parametrize("which", ["", " AND version = 1", " AND version = 2"])
+async def test_a_history_row_goes_only_with_its_job(desk: Desk, door: Door, which: str) -> None:
+    job = await desk.running()
+    before = await desk.trace(job.id)
+    message = await refusal(door, f"DELETE FROM job_history WHERE {HISTORY[door.engine]}{which}", job.tenant, job.id)
+    assert (DENIED if door.name == "app" else "history is append-only") in message
+    assert await desk.trace(job.id) == before
+
+
+@pytest.mark.parametrize("table", ["job", "job_history"])
+async def test_on_postgresql_history_and_jobs_cannot_be_truncated(desk: Desk, door: Door, table: str) -> None:
+    if door.engine == "sqlite":
+        pytest.skip("SQLite has no TRUNCATE")
+    job = await desk.job(await desk.add())
+    message = await refusal(door, f"TRUNCATE {table} CASCADE")
+    assert (DENIED if door.name == "app" else "TRUNCATE is refused") in message
+    assert await desk.job(job.id) == job
+
+
+@pytest.mark.parametrize("status", [Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL, Status.RUNNING])
+async def test_a_live_job_cannot_be_deleted(desk: Desk, door: Door, master: Door, status: Status) -> None:
+    job = await job_in(desk, master, status)
+    message = await refusal(door, "DELETE FROM job WHERE tenant = $1 AND id = $2", job.tenant, job.id)
+    assert (DENIED if door.name == "app" else "only a job that has ended may be deleted") in message
+    assert await desk.job(job.id) == job
+
+
+async def test_the_body_of_a_job_goes_only_with_it(desk: Desk, door: Door) -> None:
+    if door.engine == "postgres":
+        pytest.skip("one row holds both")
+    job = await desk.job(await desk.add())
+    message = await refusal(door, "DELETE FROM job_body WHERE tenant = $1 AND id = $2", job.tenant, job.id)
+    assert "goes only with the job" in message
+
+
+@pytest.mark.parametrize("table", ["job", "job_body", "job_history"])
+async def test_on_sqlite_nothing_is_rewritten_by_replacing_it(desk: Desk, door: Door, table: str) -> None:
+    """REPLACE deletes without firing triggers, so it needs a guard of its own."""
+    if door.engine == "postgres":
+        pytest.skip("PostgreSQL has no REPLACE")
+    job = await desk.job(await desk.add(payload='"mine"'))
+    before = await desk.trace(job.id)
+    message = await refusal(
+        door, f"INSERT OR REPLACE INTO {table} SELECT * FROM {table} WHERE tenant = $1 AND seq = $2", job.tenant, job.seq
+    )  # fmt: skip
+    assert FUNCTION in message or "interlock: " in message
+    assert await desk.trace(job.id) == before
+    await desk.verify()
+
+
+async def test_the_owner_may_delete_an_ended_job_with_its_history(desk: Desk, door: Door, master: Door) -> None:
+    """What a prune will do."""
+    if door.name != master.name:
+        pytest.skip("only somebody who may do everything")
+    job = await job_in(desk, master, Status.SUCCEEDED)
+    other = await desk.add()
+    if door.engine == "sqlite":
+        await door.run("DELETE FROM job WHERE tenant = $1 AND seq = $2", job.tenant, job.seq)
+        for table in ("job_body", "job_history"):
+            await door.run(f"DELETE FROM {table} WHERE tenant = $1 AND seq = $2", job.tenant, job.seq)
+    else:
+        await door.run("DELETE FROM job WHERE tenant = $1 AND id = $2", job.tenant, job.id)
+        await door.run("DELETE FROM job_history WHERE tenant = $1 AND job_id = $2", job.tenant, job.id)
+    assert await desk.store.get(desk.tenant, [job.id]) == [None]
+    assert (await desk.store.verify(desk.tenant)) == (1, 1, None)
+    assert await desk.claimed(limit=5) == [other]

@@ -1,0 +1,91 @@
+"""Tenants never see each other: a foreign id is answered exactly like an unknown one, by every verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.domain.decide import Order
+from interlock.domain.job import Filter, Job
+from interlock.errors import NotFound
+from tests.contract.builders import (
+    NEVER, OPERATOR, Desk, beat, cancel, cancel_ack, complete, expire, fail, pass_deadline, release, revoke, save,
+)  # fmt: skip
+
+ORDERS: dict[str, Callable[[Job], Order]] = {
+    "complete": complete,
+    "fail": fail,
+    "release": release,
+    "cancel_ack": cancel_ack,
+    "cancel": lambda job: cancel(job.id),
+    "force": lambda job: cancel(job.id, force=True),
+    "revoke": lambda job: revoke(job.id),
+    "expire": lambda job: expire(job.id),
+    "pass_deadline": lambda job: pass_deadline(job.id),
+}
+
+
+@pytest.mark.parametrize("verb", ORDERS)
+async def test_no_order_reaches_a_foreign_job(desk: Desk, rival: Desk, verb: str) -> None:
+    theirs = await rival.running(lease_seconds=1.0, deadline=rival.after(1))
+    await rival.do(cancel(theirs.id))
+    desk.clock.advance(60)
+    before = await rival.trace(theirs.id)
+    foreign = await desk.refused(ORDERS[verb](theirs))
+    unknown = await desk.refused(ORDERS[verb](theirs._replace(id=NEVER)))
+    assert type(foreign) is type(unknown) is NotFound
+    assert str(foreign).replace(theirs.id, NEVER) == str(unknown)
+    assert await rival.trace(theirs.id) == before
+
+
+async def test_no_heartbeat_or_checkpoint_reaches_a_foreign_job(desk: Desk, rival: Desk) -> None:
+    theirs = await rival.running()
+    before = await rival.trace(theirs.id)
+    desk.clock.advance(1)
+    assert isinstance(await desk.heartbeat_refused(beat(theirs)), NotFound)
+    assert isinstance(await desk.heartbeat_refused(beat(theirs, checkpoint=save(theirs, 1))), NotFound)
+    assert isinstance(await desk.checkpoint_refused(save(theirs, 1)), NotFound)
+    assert await rival.trace(theirs.id) == before
+
+
+async def test_no_read_shows_a_foreign_job(desk: Desk, rival: Desk) -> None:
+    theirs = await rival.add()
+    assert await desk.store.get(desk.tenant, [theirs]) == [None]
+    assert await desk.history(theirs) == []
+    assert await desk.store.find(desk.tenant, Filter()) == []
+
+
+async def test_two_tenants_may_use_the_same_id(desk: Desk, rival: Desk) -> None:
+    id = await desk.add(payload='"mine"')
+    assert await rival.add(id=id, payload='"theirs"') == id
+    (mine,) = await desk.claim()
+    assert mine.payload == '"mine"'
+    await desk.do(complete(mine))
+    (theirs,) = await rival.claim()
+    assert theirs.payload == '"theirs"'
+    assert len(await rival.history(id)) == 2
+    await desk.verify()
+    await rival.verify()
+
+
+async def test_what_one_tenant_does_leaves_the_other_alone(desk: Desk, rival: Desk) -> None:
+    theirs = await rival.running(lease_seconds=5.0)
+    waiting = await rival.add(deadline=rival.after(5))
+    before = [await rival.trace(id) for id in (theirs.id, waiting)]
+    desk.clock.advance(10)
+    await desk.add()
+    await desk.claim(limit=100)
+    await desk.store.pause(desk.tenant, "work", actor=OPERATOR, reason=None)
+    assert [await rival.trace(id) for id in (theirs.id, waiting)] == before
+
+
+@pytest.mark.parametrize("name", ["a'; drop table job; --", "größe", "🐢", "a/b", "A", "%", "NULL", " "])
+async def test_any_name_of_a_tenant_is_only_a_name(desk: Desk, name: str) -> None:
+    other = Desk(desk.store, f"{desk.tenant}{name}", desk.clock)
+    job: Any = await other.running()
+    await other.do(complete(job))
+    assert (await other.job(job.id)).tenant == other.tenant
+    assert await desk.store.find(desk.tenant, Filter()) == []
+    await other.verify()

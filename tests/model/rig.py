@@ -1,0 +1,97 @@
+"""One store per engine for thousands of short lives: each example gets a tenant of its own, not a database."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import asyncpg
+from hypothesis import HealthCheck, Phase, settings
+
+from interlock.storage.contract import Store
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.sqlite.store import SQLiteStore
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, ManualClock, fresh_database
+from tests.support.truth import check_postgres, check_sqlite
+
+T = TypeVar("T")
+FAST: Final = bool(os.environ.get("INTERLOCK_TEST_FAST"))
+MEMORY_DISK: Final = Path("/dev/shm")  # these tests are about rules, not about disks
+_numbers = itertools.count(1)
+
+
+class Rig:
+    """A store with a clock that is moved by hand, and the loop it lives on."""
+
+    def __init__(self, runner: asyncio.Runner, store: Store, clock: ManualClock, truth: Path | asyncpg.Connection[Any]):
+        self._runner = runner
+        self.store = store
+        self.clock = clock
+        self._truth = truth
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        # Not runner.run(), which sets and resets the handler of Ctrl-C each time, and that takes longer than most calls.
+        return self._runner.get_loop().run_until_complete(call)
+
+    def check_truth(self, tenant: str) -> None:
+        if isinstance(self._truth, Path):
+            check_sqlite(self._truth, tenant)
+        else:
+            self.run(check_postgres(self._truth, tenant))
+
+    @staticmethod
+    def new_tenant() -> str:
+        return f"tenant {next(_numbers)}"
+
+
+@contextmanager
+def open_rig(engine: str, postgres: Postgres, runner: asyncio.Runner, clock: ManualClock) -> Iterator[Rig]:
+    with sqlite_rig(runner, clock) if engine == "sqlite" else postgres_rig(postgres, runner, clock) as rig:
+        yield rig
+
+
+@contextmanager
+def sqlite_rig(runner: asyncio.Runner, clock: ManualClock) -> Iterator[Rig]:
+    with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as directory:
+        path = Path(directory) / "model.db"
+        store = runner.run(SQLiteStore.open(str(path), clock=clock))
+        try:
+            yield Rig(runner, store, clock, path)
+        finally:
+            runner.run(store.close())
+
+
+@contextmanager
+def postgres_rig(postgres: Postgres, runner: asyncio.Runner, clock: ManualClock) -> Iterator[Rig]:
+    database = fresh_database(postgres)
+    name = runner.run(database.__aenter__())
+    try:
+        admin = runner.run(asyncpg.connect(postgres.dsn(name)))
+        runner.run(admin.execute(f"alter database {name} set synchronous_commit = off"))
+        store = runner.run(PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=2, clock=clock))
+        try:
+            yield Rig(runner, store, clock, admin)
+        finally:
+            runner.run(store.close())
+            runner.run(admin.close())
+    finally:
+        runner.run(database.__aexit__(None, None, None))
+
+
+def examples(many: int, few: int, *, steps: int = 30) -> settings:
+    return settings(
+        max_examples=few if FAST else many,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=False,
+        print_blob=True,
+        phases=[p for p in Phase if p not in (Phase.shrink, Phase.explain)] if os.environ.get('NOSHRINK') else list(Phase),
+        suppress_health_check=list(HealthCheck),
+    )
