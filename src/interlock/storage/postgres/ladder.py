@@ -21,6 +21,10 @@ create table if not exists interlock.schema_migration (
   number integer primary key, name text not null, checksum text not null,
   applied_at timestamptz not null default now());
 comment on table interlock.schema_migration is 'The migrations that made this schema; 0 stands for the verbs.';
+comment on column interlock.schema_migration.number is 'Its place in the ladder.';
+comment on column interlock.schema_migration.name is 'The name of its file.';
+comment on column interlock.schema_migration.checksum is 'SHA-256 of its text; an altered file is refused.';
+comment on column interlock.schema_migration.applied_at is 'When it was applied.';
 """
 
 

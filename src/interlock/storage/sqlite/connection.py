@@ -37,6 +37,8 @@ class Connection:
         refuse_unsafe_sqlite(apsw.sqlite_lib_version(), apsw.SQLITE_VERSION_NUMBER)
         self.now = 0
         self.in_verb = 0
+        self.undone = 0  # how often a transaction, or a part of one, was rolled back
+        self._log_pages = 0
         self._clock = clock
         try:
             self.db = apsw.Connection(path, statementcachesize=256)
@@ -50,8 +52,8 @@ class Connection:
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_timeout(BUSY_MILLISECONDS)
         if path != MEMORY:
-            db.pragma("journal_mode", "wal")
-            db.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+            self._use_wal(path)
+            db.set_wal_hook(self._note_log)  # in place of SQLite's automatic checkpoint, which hides a failed fsync
         db.pragma("synchronous", "full")
         db.pragma("foreign_keys", True)
         db.pragma("cell_size_check", True)
@@ -66,6 +68,31 @@ class Connection:
             db.create_scalar_function(name, function, arguments)
         if readonly:
             db.pragma("query_only", True)
+
+    def _use_wal(self, path: str) -> None:
+        """SQLite does not wait by itself while another process makes this switch, or is the last to leave."""
+        deadline = time.monotonic() + BUSY_MILLISECONDS / 1000
+        while True:
+            try:
+                mode = self.db.pragma("journal_mode", "wal")
+            except apsw.BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.002)
+            else:
+                if mode != "wal":
+                    raise Fatal(f"{path} cannot have a write-ahead log; put it on a local disk")
+                return
+
+    def _note_log(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    def checkpoint(self) -> None:
+        """Copy the log into the file once it has grown; whatever goes wrong is raised."""
+        if self._log_pages >= CHECKPOINT_PAGES:
+            self._log_pages = 0
+            self.db.wal_checkpoint()
 
     def _time(self) -> int:
         return self.now if self.in_verb else self._clock()

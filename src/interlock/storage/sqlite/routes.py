@@ -43,6 +43,7 @@ class Routes:
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
+        self._undone = 0
         self._last = 0
         self._all: list[Route] = []
         self._by_key: dict[Key, Route] = {}
@@ -50,8 +51,9 @@ class Routes:
 
     def refresh(self, connection: Connection, last: int) -> None:
         """Learn what other processes have added; forget what a rolled back transaction had."""
-        if last < self._last:
+        if connection.undone != self._undone or last < self._last:
             self.__init__(self._tenant)  # type: ignore[misc]
+            self._undone = connection.undone
         if last > self._last:
             rows = connection.rows(_SQL["routes"], {"tenant": self._tenant, "after": self._last})
             for no, base, type, requires, *rest in rows:

@@ -15,7 +15,7 @@ from interlock.domain.decide import Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
-from interlock.errors import SchemaMismatch
+from interlock.errors import SchemaMismatch, StorageBroken
 from interlock.storage import chains
 from interlock.storage.contract import Due, Verdict
 from interlock.storage.migrate import migrations, pending
@@ -208,7 +208,10 @@ class SQLiteStore:
         try:
             return query(connection)
         except apsw.Error as error:
-            raise explain(error, self.path) from error
+            meaning = explain(error, self.path)
+            if isinstance(meaning, StorageBroken):
+                self._writer.stop(meaning)
+            raise meaning from error
 
     def _connect(self) -> Connection:
         return Connection(self.path, clock=self._clock)

@@ -66,8 +66,22 @@ class Writer:
                     break
                 batch.append(work)
             self._tell(self._commit(batch))
+            self._checkpoint()
             if last:
                 return
+
+    def stop(self, fault: StorageBroken) -> None:
+        """Write nothing more: somebody else has found the storage broken."""
+        self._broken = self._broken or fault
+
+    def _checkpoint(self) -> None:
+        if self._broken is None:
+            try:
+                self.connection.checkpoint()
+            except (apsw.BusyError, apsw.FullError):
+                pass  # another process is at it, or there is no room now; the log keeps everything
+            except apsw.Error as error:
+                self._judge(error)
 
     def _commit(self, batch: list[_Work]) -> list[tuple[_Work, Any]]:
         if self._broken is not None:
@@ -102,12 +116,14 @@ class Writer:
         except apsw.Error:
             raise
         except Exception as error:
+            self.connection.undone += 1
             db.execute("ROLLBACK TO verb")
             answer = error
         db.execute("RELEASE verb")
         return answer
 
     def _undo(self) -> None:
+        self.connection.undone += 1
         if self.connection.db.in_transaction:
             try:
                 self.connection.db.execute("ROLLBACK")

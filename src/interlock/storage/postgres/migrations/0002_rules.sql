@@ -66,9 +66,9 @@ create function interlock.refuse_identity() returns trigger language plpgsql as 
 begin
   raise exception 'interlock: what job % was created with, its payload above all, never changes', old.id using errcode = 'check_violation';
 end $$;
-create trigger guard_identity before update of tenant, id, seq, type, payload, headers, created_at, created_by,
-  parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, repository, affinity_key, requires
-  on interlock.job for each row execute function interlock.refuse_identity();
+create trigger guard_identity before update of tenant, id, seq, type, payload, headers, traceparent, created_at, created_by,
+  requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, repository, affinity_key, requires,
+  webhook, backoff, expiry_delay_seconds on interlock.job for each row execute function interlock.refuse_identity();
 
 create function interlock.refuse_birth() returns trigger language plpgsql as $$
 begin
@@ -163,14 +163,16 @@ begin
     where n.previous <= 'retry' and n.status > 'running' and a.tenant = n.tenant and a.job_id = n.id;
   end if;
   if children then
+    -- The waiting jobs first, as everywhere. Two children may end at once: the later one sees what the earlier has done.
+    perform from job j where j.tenant = current_tenant() and j.id in (
+      select a.job_id from changed n join job_await a on a.tenant = n.tenant and a.child_id = n.id
+      where n.parent_id is not null and n.status >= 'succeeded') order by j.id for update;
     with gone as (
       delete from job_await a using changed n
       where n.parent_id is not null and n.status >= 'succeeded' and a.tenant = n.tenant and a.child_id = n.id
       returning a.job_id)
     select array_agg(distinct job_id) into parents from gone;
     if parents is not null then
-      -- Two children may end at once: the lock makes the later one see that the earlier is waited for no more.
-      perform from job j where j.tenant = current_tenant() and j.id = any(parents) order by j.id for update;
       insert into ready (tenant, route, base, run_at, seq, job_id, deadline)
       select j.tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline from job j
       where j.tenant = current_tenant() and j.id = any(parents) and j.status <= 'retry'

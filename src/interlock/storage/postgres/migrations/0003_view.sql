@@ -15,3 +15,129 @@ from interlock.job j
 left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id and j.status = 'running'
 left join interlock.job_checkpoint c on c.tenant = j.tenant and c.job_id = j.id and j.fence > 0;
 comment on view interlock.job_view is 'A job as it is shown: what it is now, with its lease and checkpoint.';
+
+-- What the columns mean.
+do $$
+declare
+  name text;
+begin
+  for name in select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant'
+              where c.relnamespace = 'interlock'::regnamespace and c.relkind = 'r' loop
+    execute format('comment on column interlock.%I.tenant is %L', name, 'Whose row this is; it leads every key.');
+  end loop;
+end $$;
+
+comment on column interlock.job.id is 'A UUIDv7. It names the job; it is no order.';
+comment on column interlock.job.seq is 'The order of arrival.';
+comment on column interlock.job.route is 'Which combination of type, requires, priority, repository and affinity key this job has.';
+comment on column interlock.job.base is 'The route without repository and affinity key.';
+comment on column interlock.job.fence is 'Rises at every grant and is never used again; a worker proves by it that its grant is the current one.';
+comment on column interlock.job.run_at is 'The earliest start; in retry, of the next try.';
+comment on column interlock.job.created_at is 'When it was enqueued, by the clock of the database.';
+comment on column interlock.job.updated_at is 'When the row last changed; set by the database.';
+comment on column interlock.job.status is 'Where the job is in its life; guarded by the trigger guard_move.';
+comment on column interlock.job.priority is 'Higher first, -1000 to 1000.';
+comment on column interlock.job.attempt is '1 for the first try, one more whenever another is scheduled.';
+comment on column interlock.job.max_attempts is 'How many tries there are, 1 to 100.';
+comment on column interlock.job.version is 'The number of the newest row of its history; every change raises it by one.';
+comment on column interlock.job.releases is 'How often it was handed back on purpose.';
+comment on column interlock.job.sanitized is 'Whether lone surrogates were replaced in something a worker sent.';
+comment on column interlock.job.lease_expires_at is 'Until when the lease was first granted; heartbeats move it on in lease, not here.';
+comment on column interlock.job.started_at is 'When the first run started.';
+comment on column interlock.job.run_started_at is 'When the newest run started.';
+comment on column interlock.job.finished_at is 'When it ended for good.';
+comment on column interlock.job.deadline is 'No run starts at or after this time.';
+comment on column interlock.job.cancel_requested_at is 'When somebody first wanted it stopped.';
+comment on column interlock.job.previous is 'The status that the newest change left; null at birth.';
+comment on column interlock.job.lease_seconds is 'How long a lease was asked for.';
+comment on column interlock.job.timeout_seconds is 'How long one run may take.';
+comment on column interlock.job.expiry_delay_seconds is 'How long to wait after a lease ran out; null means not at all.';
+comment on column interlock.job.gate_id is 'The approval it waits for.';
+comment on column interlock.job.parent_id is 'The job that made this one; a soft reference.';
+comment on column interlock.job.redrive_of is 'The ended job that this one does again; a soft reference.';
+comment on column interlock.job.type is 'Names the function to run; the jobs of one type are a queue.';
+comment on column interlock.job.worker is 'Who holds the lease.';
+comment on column interlock.job.verb is 'What made the newest change; copied into history.';
+comment on column interlock.job.actor is 'Who made the newest change; copied into history.';
+comment on column interlock.job.reason is 'Why the newest change was made; copied into history.';
+comment on column interlock.job.metadata is 'JSON: what the newest change decided; copied into history.';
+comment on column interlock.job.cancel_reason is 'Why it is to be stopped.';
+comment on column interlock.job.error is 'JSON: message, kind and details of the last failed attempt.';
+comment on column interlock.job.created_by is 'Who enqueued it.';
+comment on column interlock.job.requires is 'Capabilities a worker must have, sorted.';
+comment on column interlock.job.tags is 'Free words to find it by.';
+comment on column interlock.job.agent_kind is 'Which kind of agent it is for.';
+comment on column interlock.job.agent_id is 'Which agent it is for.';
+comment on column interlock.job.repository is 'Only workers allowed in it may claim the job.';
+comment on column interlock.job.affinity_key is 'Only workers that name it may claim the job.';
+comment on column interlock.job.idempotency_key is 'The same key with the same body finds this job again.';
+comment on column interlock.job.body_sha256 is 'SHA-256 of the request that carried the idempotency key.';
+comment on column interlock.job.backoff is 'JSON: how the delay before another try grows; null means the default.';
+comment on column interlock.job.headers is 'JSON map of text to text, passed on to the worker.';
+comment on column interlock.job.traceparent is 'W3C trace context of the caller.';
+comment on column interlock.job.webhook is 'URL that gets the terminal event.';
+comment on column interlock.job.requested_by is 'On whose behalf, as the caller says; never trusted.';
+comment on column interlock.job.result is 'JSON text exactly as the worker sent it.';
+comment on column interlock.job.result_summary is 'A short text for lists.';
+comment on column interlock.job.usage is 'JSON: tokens and cost.';
+comment on column interlock.job.payload is 'JSON text exactly as it was sent; never changes.';
+
+comment on column interlock.route.no is 'Its number.';
+comment on column interlock.route.base is 'The route with no repository and no affinity key; itself if it has neither.';
+comment on column interlock.route.type is 'Type of its jobs.';
+comment on column interlock.route.requires is 'Capabilities its jobs require, sorted.';
+comment on column interlock.route.priority is 'Priority of its jobs.';
+comment on column interlock.route.repository is 'Repository of its jobs.';
+comment on column interlock.route.affinity_key is 'Affinity key of its jobs.';
+
+comment on column interlock.queue.type is 'The type of the jobs.';
+comment on column interlock.queue.paused_at is 'Since when no job of this type is handed out.';
+comment on column interlock.queue.paused_by is 'Who paused it.';
+comment on column interlock.queue.pause_reason is 'Why.';
+
+comment on column interlock.ready.route is 'Route of the job.';
+comment on column interlock.ready.base is 'Base of that route.';
+comment on column interlock.ready.run_at is 'When it is due.';
+comment on column interlock.ready.seq is 'Order of arrival.';
+comment on column interlock.ready.job_id is 'The job.';
+comment on column interlock.ready.deadline is 'When it may no longer start.';
+
+comment on column interlock.lease.job_id is 'The running job.';
+comment on column interlock.lease.fence is 'The fence of this grant.';
+comment on column interlock.lease.worker is 'Who holds it.';
+comment on column interlock.lease.seconds is 'By how much a heartbeat moves it on if it does not say.';
+comment on column interlock.lease.expires_at is 'When it ends unless it is moved on.';
+comment on column interlock.lease.run_ends_at is 'When the timeout of the run ends it at the latest.';
+comment on column interlock.lease.heartbeat_at is 'The last sign of life.';
+
+comment on column interlock.claim.worker is 'Who claimed.';
+comment on column interlock.claim.claim_id is 'The name the worker gave this claim.';
+comment on column interlock.claim.job_ids is 'What was granted.';
+comment on column interlock.claim.fences is 'The fence of each grant, in the same order.';
+comment on column interlock.claim.at is 'When it was last looked at.';
+
+comment on column interlock.job_await.child_id is 'The child that has not ended yet.';
+comment on column interlock.job_await.job_id is 'The parent that waits.';
+comment on column interlock.job_await.deadline is 'When the parent may no longer start.';
+
+comment on column interlock.job_checkpoint.job_id is 'The job.';
+comment on column interlock.job_checkpoint.seq is 'Its number, given by the worker; only a higher one replaces it.';
+comment on column interlock.job_checkpoint.data is 'JSON text exactly as the worker sent it.';
+comment on column interlock.job_checkpoint.sanitized is 'Whether lone surrogates were replaced in it.';
+comment on column interlock.job_checkpoint.at is 'When it was saved.';
+
+comment on column interlock.job_history.job_id is 'The job.';
+comment on column interlock.job_history.version is '1 to n without a gap.';
+comment on column interlock.job_history.from_status is 'The status it left; null at birth.';
+comment on column interlock.job_history.to_status is 'The status it reached.';
+comment on column interlock.job_history.verb is 'What made the change.';
+comment on column interlock.job_history.actor is 'Who made it.';
+comment on column interlock.job_history.attempt is 'The attempt that the change was about.';
+comment on column interlock.job_history.fence is 'The fence of the grant that the change was about.';
+comment on column interlock.job_history.reason is 'Why.';
+comment on column interlock.job_history.metadata is 'JSON: the error, the next try, why it was cancelled.';
+comment on column interlock.job_history.at is 'When, by the clock of the database.';
+comment on column interlock.job_history.hash is 'SHA-256 over the hash before and all fields of this row.';
+
+comment on column interlock.epoch.only_row is 'Makes sure that there is one row.';
+comment on column interlock.epoch.value is 'Fences start above this times 2^32.';

@@ -47,7 +47,7 @@ begin
         and (not everything or r.no = r.base)
         and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)
     ), picked as materialized (
-      select x.at, x.job_id from legs cross join lateral (
+      select x.at, x.job_id, x.run_at from legs cross join lateral (
         (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
          where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t and (q.deadline is null or q.deadline > t)
          order by q.run_at, q.seq limit want)
@@ -58,8 +58,10 @@ begin
          order by q.run_at, q.seq limit want)) x
       order by legs.priority desc, x.run_at, x.seq limit want
     ), locked as materialized (
-      select picked.at, j.ctid as job_at, j.id, greatest(j.fence, floor) + 1 as fence from picked join interlock.job j on j.tenant = p_tenant and j.id = picked.job_id
-      where j.status <= 'retry' limit p_limit - cardinality(got) for update of j skip locked
+      -- The row that is locked may be newer than the one that was seen: granted and handed back since, for another time.
+      select picked.at, j.ctid as job_at, j.id, greatest(j.fence, floor) + 1 as fence
+      from picked join interlock.job j on j.tenant = p_tenant and j.id = picked.job_id
+      where j.status <= 'retry' and j.run_at = picked.run_at limit p_limit - cardinality(got) for update of j skip locked
     ), taken as (
       delete from interlock.ready q using locked where q.ctid = locked.at
     )

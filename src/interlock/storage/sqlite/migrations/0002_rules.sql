@@ -34,6 +34,8 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: a job is born queued, at version 1, attempt 1 and fence 0')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NEW.status IS NULL
     AND (j.status <> 'queued' OR j.version <> 1 OR j.attempt <> 1 OR j.fence <> 0);
+  SELECT RAISE(ABORT, 'interlock: a job is not replaced by another')
+  FROM job_history h WHERE h.tenant = NEW.tenant AND h.seq = NEW.seq AND NEW.status IS NULL;
   SELECT RAISE(ABORT, 'interlock: this job has ended, which is final; redrive makes a new job')
   WHERE NEW.finished_at IS NOT NULL;
   SELECT RAISE(ABORT, 'interlock: every change of status raises version by one')
