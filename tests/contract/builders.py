@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from interlock.domain.decide import (
-    Cancel, CancelAck, Complete, Expire, Fail, Order, PassDeadline, Release, Revoke,
+    Cancel,
+    CancelAck,
+    Complete,
+    Expire,
+    Fail,
+    Order,
+    PassDeadline,
+    Release,
+    Revoke,
 )  # fmt: skip
 from interlock.domain.job import Beat, Checkpoint, Enqueued, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk

@@ -10,6 +10,7 @@ import pytest
 from interlock.domain.audit import history_hash
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import Desk, cancel, complete, new_job
 from tests.contract.doors import MASTER, Door, open_door
 from tests.contract.test_history import eventful
@@ -21,8 +22,8 @@ async def test_each_hash_covers_its_row_and_the_hash_before(desk: Desk) -> None:
     id = await eventful(desk)
     previous = None
     for r in await desk.history(id):
-        fields = (r.version, r.from_status, r.to_status, r.verb, r.actor, r.attempt, r.fence, r.reason, r.metadata, r.at)
-        assert r.hash == history_hash(previous, desk.tenant, id, *fields)
+        who_and_what = (r.version, r.from_status, r.to_status, r.verb, r.actor, r.attempt, r.fence)
+        assert r.hash == history_hash(previous, desk.tenant, id, *who_and_what, r.reason, r.metadata, r.at)
         previous = r.hash
 
 
@@ -80,7 +81,8 @@ TAMPERINGS = {
     "the last row gone": ("DELETE FROM job_history WHERE tenant = $1 AND {key} AND version = 12", 11),
     "all rows gone": ("DELETE FROM job_history WHERE tenant = $1 AND {key}", None),
     "a row renumbered": ("UPDATE job_history SET version = 20 WHERE tenant = $1 AND {key} AND version = 7", 8),
-    "another status of the job": ("UPDATE job SET status = 'succeeded', error = NULL WHERE tenant = $1 AND id = $2", 12),
+    "another status of the job": (
+        "UPDATE job SET status = 'succeeded', error = NULL WHERE tenant = $1 AND id = $2", 12),
     "another version of the job": ("UPDATE job SET version = 11 WHERE tenant = $1 AND id = $2", 12),
 }  # fmt: skip
 
@@ -124,15 +126,19 @@ async def with_own_store(
     """A store that no other test has touched, since the head covers all tenants."""
     clock = ManualClock()
     if engine == "sqlite":
-        async with open_store(engine, directory=directory, postgres=postgres, clock=clock) as store:
-            await use(store, str(next(directory.glob("*.db"))))
+        path = str(directory / "own.db")
+        store: Store = await SQLiteStore.open(path, clock=clock)
+        try:
+            await use(store, path)
+        finally:
+            await store.close()
     else:
         async with fresh_database(postgres) as name:
-            opened = await PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=2, clock=clock)
+            store = await PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=2, clock=clock)
             try:
-                await use(opened, name)
+                await use(store, name)
             finally:
-                await opened.close()
+                await store.close()
 
 
 async def test_the_head_changes_with_every_transition_and_with_nothing_else(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from interlock.domain.job import Receipt
+from interlock.domain.decide import Order
+from interlock.domain.job import Job, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import AlreadyFinished, NotFound
 from tests.contract.builders import NEVER, OPERATOR, Desk, cancel, cancel_ack, complete, fail, release
@@ -18,9 +20,7 @@ async def test_a_job_that_does_not_run_is_cancelled_at_once(desk: Desk, door: Do
     job = await job_in(desk, door, status)
     desk.clock.advance(1)
     receipt = await desk.do(cancel(job.id, reason="changed my mind"))
-    assert receipt == Receipt(
-        job.id, job.fence, Status.CANCELLED, job.attempt, job.version + 1, None, desk.clock.now
-    )
+    assert receipt == Receipt(job.id, job.fence, Status.CANCELLED, job.attempt, job.version + 1, None, desk.clock.now)
     now, rows = await desk.trace(job.id)
     assert (now.status, now.cancel_reason, now.finished_at) == (
         Status.CANCELLED,
@@ -114,10 +114,10 @@ async def test_a_final_failure_wins_over_a_pending_cancel(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("end", [fail, release])
-async def test_a_pending_cancel_beats_retry_and_release(desk: Desk, end: object) -> None:
+async def test_a_pending_cancel_beats_retry_and_release(desk: Desk, end: Callable[[Job], Order]) -> None:
     job = await desk.running()
     await desk.do(cancel(job.id))
-    assert (await desk.do(end(job))).status is Status.CANCELLED  # type: ignore[operator]
+    assert (await desk.do(end(job))).status is Status.CANCELLED
     desk.clock.advance(86_400)
     assert await desk.claim(limit=10) == []
 

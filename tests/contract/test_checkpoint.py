@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from interlock.domain.job import Pulse, Refused
@@ -59,7 +61,7 @@ async def test_an_old_or_equal_number_with_other_data_is_refused(desk: Desk, seq
 
 
 @pytest.mark.parametrize("wrong", [{"fence": 2}, {"fence": 0}, {"worker": "w2"}])
-async def test_a_checkpoint_needs_both_the_fence_and_the_worker(desk: Desk, wrong: dict[str, object]) -> None:
+async def test_a_checkpoint_needs_both_the_fence_and_the_worker(desk: Desk, wrong: dict[str, Any]) -> None:
     job = await desk.running()
     before = await desk.trace(job.id)
     assert isinstance(await desk.checkpoint_refused(save(job, 1, **wrong)), LeaseLost)

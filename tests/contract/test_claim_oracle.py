@@ -1,4 +1,4 @@
-"""Random jobs and random asks: what a claim is granted, and in which order, equals what the rule says in plain Python."""
+"""Random jobs and asks: what a claim is granted, and in which order, equals what the rule says in plain Python."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def rule(waiting: dict[int, NewJob], ask: ClaimAsk, paused: frozenset[str], now:
         and job.run_at <= now
         and (job.deadline is None or job.deadline > now)
         and job.type not in paused
-        and fits(
-            ask, type=job.type, requires=job.requires, repository=job.repository, affinity_key=job.affinity_key
-        )
+        and fits(ask, type=job.type, requires=job.requires, repository=job.repository, affinity_key=job.affinity_key)
     ]
     return sorted(eligible, key=lambda place: (-waiting[place].priority, waiting[place].run_at, place))[: ask.limit]
 
@@ -74,8 +72,13 @@ def rule(waiting: dict[int, NewJob], ask: ClaimAsk, paused: frozenset[str], now:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(facts=jobs, asked=asks, paused=some(TYPES), resumed_at=st.integers(0, 4))
 async def test_a_claim_is_granted_exactly_what_the_rule_says(
-    store: Store, clock: ManualClock, facts: list[dict[str, Any]], asked: list[ClaimAsk], paused: frozenset[str], resumed_at: int
-) -> None:  # fmt: skip
+    store: Store,
+    clock: ManualClock,
+    facts: list[dict[str, Any]],
+    asked: list[ClaimAsk],
+    paused: frozenset[str],
+    resumed_at: int,
+) -> None:
     clock.now = START
     desk = Desk(store, f"oracle-{next(_numbers)}", clock)
     rival = Desk(store, f"{desk.tenant}-rival", clock)

@@ -1,4 +1,4 @@
-"""All 8 × 8 moves by direct SQL: the database itself refuses what is no edge, whoever asks, and audits what is one."""
+"""All 8 by 8 moves by direct SQL: the database itself refuses what is no edge, whoever asks, and audits what is one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from tests.contract.builders import Desk, new_id
 from tests.contract.doors import DOORS, MASTER, Door, job_in, move, moved, open_door, refusal, update
 from tests.support.postgres import Postgres
 from tests.support.stores import ManualClock
-
-FUNCTION = "only_interlock_may_change_jobs"
 
 
 @pytest.fixture(params=["functions", "owner", "app"])
@@ -44,38 +42,37 @@ async def master(
         yield opened
 
 
-PAIRS = [(origin, target) for origin in Status for target in Status]
-
-
-@pytest.mark.parametrize(("origin", "target"), [pair for pair in PAIRS if not is_legal(*pair)])
-async def test_a_move_that_is_no_edge_is_refused(
-    desk: Desk, door: Door, master: Door, origin: Status, target: Status
-) -> None:
+@pytest.mark.parametrize("origin", Status)
+async def test_a_move_that_is_no_edge_is_refused(desk: Desk, door: Door, master: Door, origin: Status) -> None:
     job = await job_in(desk, master, origin)
     before = await desk.trace(job.id)
     desk.clock.advance(1)
-    message = await refusal(door, *update(job, moved(door, job, target, desk.clock.now)))
-    assert message.startswith("interlock: ")
-    assert ("has ended" in message) if origin in TERMINAL else ("not a legal move" in message)
-    assert await desk.trace(job.id) == before
+    for target in Status:
+        if not is_legal(origin, target):
+            message = await refusal(door, *update(job, moved(door, job, target, desk.clock.now)))
+            assert message.startswith("interlock: "), target
+            assert ("has ended" if origin in TERMINAL else "not a legal move") in message, target
+            assert await desk.trace(job.id) == before, target
 
 
-@pytest.mark.parametrize(("origin", "target"), [pair for pair in PAIRS if is_legal(*pair)])
+@pytest.mark.parametrize("origin", [status for status in Status if status not in TERMINAL])
 async def test_a_move_that_is_an_edge_is_written_into_history_by_the_database(
-    desk: Desk, door: Door, master: Door, origin: Status, target: Status
+    desk: Desk, door: Door, master: Door, origin: Status
 ) -> None:
-    job = await job_in(desk, master, origin)
-    before = await desk.history(job.id)
-    desk.clock.advance(1)
-    await move(door, job, target, desk.clock.now, updated_at=12345)
-    now, rows = await desk.trace(job.id)
-    assert rows[:-1] == before
-    last = rows[-1]
-    assert (last.version, last.from_status, last.to_status) == (job.version + 1, origin, target)
-    assert (last.actor, last.reason, last.attempt, last.fence) == ("user:dba", "by hand", job.attempt, now.fence)
-    assert last.at == desk.clock.now
-    assert (now.status, now.version) == (target, job.version + 1)
-    assert now.updated_at == desk.clock.now  # and not what the statement said
+    for target in Status:
+        if is_legal(origin, target):
+            job = await job_in(desk, master, origin, type=target)
+            before = await desk.history(job.id)
+            desk.clock.advance(1)
+            await move(door, job, target, desk.clock.now, updated_at=12345)
+            now, rows = await desk.trace(job.id)
+            assert rows[:-1] == before, target
+            last = rows[-1]
+            assert (last.version, last.from_status, last.to_status) == (job.version + 1, origin, target)
+            assert (last.actor, last.reason, last.attempt) == ("user:dba", "by hand", job.attempt), target
+            assert (last.fence, last.at) == (now.fence, desk.clock.now), target
+            assert (now.status, now.version) == (target, job.version + 1), target
+            assert now.updated_at == desk.clock.now, target  # and not what the statement said
     await desk.verify()
 
 
@@ -138,26 +135,24 @@ async def _insert(door: Door, desk: Desk, id: str, columns: dict[str, object]) -
     """A job like the first one of this tenant, put in by hand."""
     if door.engine == "postgres":
         columns = columns | {"previous": None}
-        copied = "type, priority, route, base, run_at, max_attempts, releases, created_at, requires, tags, created_by, payload"
-        places = "(SELECT max(seq) + 1 FROM job), "
+        copied = "priority, route, base, run_at, max_attempts, releases, type, created_at, requires, tags, created_by, payload"
         overriding = " OVERRIDING SYSTEM VALUE"
     else:
         copied, overriding = "priority, route, base, run_at, max_attempts, releases", ""
-        places = "(SELECT max(seq) + 1 FROM job), "
     names = [*columns, "updated_at"]
     values = [*columns.values(), desk.clock.now]
     casts = [f"${i}{_cast(door, name)}" for i, name in enumerate(names, 3)]
     await door.run(
         f"INSERT INTO job (tenant, id, seq, {copied}, {', '.join(names)}){overriding} "
-        f"SELECT tenant, $2{_cast(door, 'id')}, {places}{copied}, {', '.join(casts)} "
+        f"SELECT tenant, $2{_cast(door, 'id')}, (SELECT max(seq) + 1 FROM job), {copied}, {', '.join(casts)} "
         "FROM job WHERE tenant = $1 ORDER BY seq LIMIT 1",
         desk.tenant, id, *values,
     )  # fmt: skip
     if door.engine == "sqlite":
         await door.run(
             "INSERT INTO job_body (tenant, id, seq, type, created_at, created_by, requires, tags, payload) "
-            "SELECT tenant, $2, (SELECT seq FROM job WHERE tenant = $1 AND id = $2), type, created_at, created_by, requires, "
-            "tags, payload FROM job_body WHERE tenant = $1 ORDER BY seq LIMIT 1",
+            "SELECT tenant, $2, (SELECT seq FROM job WHERE tenant = $1 AND id = $2), type, created_at, created_by, "
+            "requires, tags, payload FROM job_body WHERE tenant = $1 ORDER BY seq LIMIT 1",
             desk.tenant, id,
         )  # fmt: skip
 
@@ -177,4 +172,3 @@ def _cast(door: Door, column: str) -> str:
     if column.endswith("_at"):
         return "::timestamptz"
     return "::text"
-

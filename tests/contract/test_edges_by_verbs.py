@@ -10,7 +10,17 @@ import pytest
 from interlock.domain.job import MAX_RELEASES, Job
 from interlock.domain.lifecycle import EDGES, Status, Verb
 from tests.contract.builders import (
-    Desk, beat, cancel, cancel_ack, complete, expire, fail, pass_deadline, release, revoke, save,
+    Desk,
+    beat,
+    cancel,
+    cancel_ack,
+    complete,
+    expire,
+    fail,
+    pass_deadline,
+    release,
+    revoke,
+    save,
 )  # fmt: skip
 from tests.contract.doors import Door, job_in, move
 
@@ -73,8 +83,8 @@ MOVES: dict[tuple[Status, str], dict[str, Status]] = {
         "cancel by force": CANCELLED, "revoke": DEAD, "expire": DEAD,
     },
     (RUN, "cancel requested"): {
-        "complete": SUCCEEDED, "fail": CANCELLED, "fail for good": FAILED, "release": CANCELLED, "cancel ack": CANCELLED,
-        "cancel by force": CANCELLED, "revoke": CANCELLED, "expire": CANCELLED,
+        "complete": SUCCEEDED, "fail": CANCELLED, "fail for good": FAILED, "release": CANCELLED,
+        "cancel ack": CANCELLED, "cancel by force": CANCELLED, "revoke": CANCELLED, "expire": CANCELLED,
     },
     (RUN, "released too often"): {
         "complete": SUCCEEDED, "fail": R, "fail for good": FAILED, "release": R, "cancel": RUN,
@@ -130,9 +140,7 @@ async def test_each_verb_makes_its_move_or_changes_nothing(
 
 
 def test_every_edge_that_has_a_verb_is_made_by_it() -> None:
-    made = {
-        (status, target, ACTS[name][1]) for (status, _), moves in MOVES.items() for name, target in moves.items()
-    }
+    made = {(status, target, ACTS[name][1]) for (status, _), moves in MOVES.items() for name, target in moves.items()}
     table = {(origin, target, verb) for (origin, target), verbs in EDGES.items() for verb in verbs if origin}
     later = {edge for edge in table if edge[2] in NOT_YET} | {(W, FAILED, Verb.EXPIRE)}
     assert made == table - later

@@ -34,9 +34,9 @@ async def test_a_job_is_kept_exactly_as_it_was_given(desk: Desk) -> None:
     given = new_job(
         type="research", payload='{"b": 1.0, "a":[ ]}', priority=-7, run_at=desk.after(90), deadline=desk.after(900),
         timeout_seconds=12.5, max_attempts=100, backoff=FIXED, expiry_delay_seconds=2.5, headers='{"x":"y"}',
-        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", tags=("red", "größe"), agent_kind="planner",
-        agent_id="p/1", affinity_key="host-1", repository="org/repo", requires=("gpu", "net"), idempotency_key="k-1",
-        body_sha256=bytes(32), webhook="https://example.com/hook", parent_id=parent, redrive_of=new_id(),
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", tags=("red", "größe"),
+        agent_kind="planner", agent_id="p/1", affinity_key="host-1", repository="org/repo", requires=("gpu", "net"),
+        idempotency_key="k-1", body_sha256=bytes(32), webhook="https://example.com/hook", parent_id=parent, redrive_of=new_id(),
         created_by="token:t1", requested_by="Zoë",
     )  # fmt: skip
     await desk.add_all([given])

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
+from typing import Any
 
+from interlock.domain.decide import Order
 from interlock.domain.job import HistoryRow
 from interlock.domain.lifecycle import EDGES, Status, Verb
 from tests.contract.builders import (
-    ERROR, FIXED, NEVER, OPERATOR, Desk, beat, cancel, cancel_ack, complete, expire, fail, new_job, release, revoke, save,
+    ERROR,
+    FIXED,
+    NEVER,
+    OPERATOR,
+    Desk,
+    beat,
+    cancel,
+    cancel_ack,
+    complete,
+    expire,
+    fail,
+    new_job,
+    release,
+    revoke,
+    save,
 )  # fmt: skip
 
 
@@ -59,7 +76,7 @@ async def test_versions_have_no_gap_and_end_in_the_state_of_the_job(desk: Desk) 
     job, rows = await desk.trace(await eventful(desk))
     assert [row.version for row in rows] == list(range(1, len(rows) + 1))
     assert (job.version, job.status, job.updated_at) == (rows[-1].version, rows[-1].to_status, rows[-1].at)
-    for before, after in zip(rows, rows[1:], strict=False):
+    for before, after in pairwise(rows):
         assert after.from_status == before.to_status
         assert after.at >= before.at
 
@@ -71,7 +88,7 @@ async def test_every_row_is_an_edge_of_the_table(desk: Desk) -> None:
 
 async def test_metadata_tells_what_a_transition_decided(desk: Desk) -> None:
     rows = await desk.history(await eventful(desk))
-    facts = [json.loads(row.metadata) if row.metadata else None for row in rows]
+    facts: list[Any] = [json.loads(row.metadata) if row.metadata else None for row in rows]
     assert facts[0] is facts[1] is None
     assert facts[2] == {"run_at": rows[2].at}
     assert facts[4] == {"error": json.loads(ERROR), "attempt": 2, "run_at": rows[4].at + 10_000_000}
@@ -101,7 +118,7 @@ async def test_what_changes_no_status_writes_no_history(desk: Desk) -> None:
 
 async def test_merged_calls_keep_their_own_actor_and_reason(desk: Desk) -> None:
     jobs = [await desk.running(type=f"t{i}", worker=f"w{i}") for i in range(3)]
-    orders = [
+    orders: list[Order] = [
         release(jobs[0], reason="r0"),
         cancel(jobs[1].id, actor="token:a", reason="r1", force=True),
         revoke(jobs[2].id, actor="user:b", reason="r2"),

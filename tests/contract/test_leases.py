@@ -10,7 +10,18 @@ from interlock.domain.job import Pulse, Refused
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import LeaseLost, NotFound, NotRunning
 from tests.contract.builders import (
-    NEVER, OPERATOR, Desk, beat, cancel, complete, expire, fail, new_job, release, revoke, save,
+    NEVER,
+    OPERATOR,
+    Desk,
+    beat,
+    cancel,
+    complete,
+    expire,
+    fail,
+    new_job,
+    release,
+    revoke,
+    save,
 )  # fmt: skip
 from tests.contract.doors import Door
 

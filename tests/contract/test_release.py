@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from interlock.domain.decide import Order
 from interlock.domain.job import MAX_RELEASES, Receipt
 from interlock.domain.lifecycle import Location, Status, Verb
 from interlock.errors import Invalid
@@ -102,7 +103,7 @@ async def test_a_parent_released_together_with_the_end_of_its_child_is_not_stran
     for child_first in (True, False):
         parent = await desk.running(type="parent")
         child = await desk.running(type="child", parent_id=parent.id)
-        orders = [cancel(child.id, force=True), release(parent, children=(child.id,))]
+        orders: list[Order] = [cancel(child.id, force=True), release(parent, children=(child.id,))]
         await desk.store.carry_out(desk.tenant, orders if child_first else orders[::-1])
         await desk.do(complete(await desk.again(parent)))
 

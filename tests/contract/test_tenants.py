@@ -11,7 +11,19 @@ from interlock.domain.decide import Order
 from interlock.domain.job import Filter, Job
 from interlock.errors import NotFound
 from tests.contract.builders import (
-    NEVER, OPERATOR, Desk, beat, cancel, cancel_ack, complete, expire, fail, pass_deadline, release, revoke, save,
+    NEVER,
+    OPERATOR,
+    Desk,
+    beat,
+    cancel,
+    cancel_ack,
+    complete,
+    expire,
+    fail,
+    pass_deadline,
+    release,
+    revoke,
+    save,
 )  # fmt: skip
 
 ORDERS: dict[str, Callable[[Job], Order]] = {

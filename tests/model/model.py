@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from interlock.domain.decide import (
-    Cancel, CancelAck, Complete, Expire, Fail, Finish, Order, PassDeadline, Release, Revoke,
+    Cancel,
+    CancelAck,
+    Complete,
+    Expire,
+    Fail,
+    Finish,
+    Order,
+    PassDeadline,
+    Release,
+    Revoke,
 )  # fmt: skip
 from interlock.domain.job import Beat, Checkpoint, Filter, HistoryRow, Job, NewJob, Pulse, Receipt
 from interlock.domain.lifecycle import Status, Verb
@@ -186,7 +195,9 @@ class Model:
     def claim(self, ask: ClaimAsk, now: int) -> list[Life]:
         name = (ask.worker, ask.claim_id or "")
         if ask.claim_id is not None:
-            still = [self.jobs[id] for id, fence in self.claims.get(name, ()) if self.jobs[id].held_by(fence, ask.worker)]
+            still = [
+                self.jobs[id] for id, fence in self.claims.get(name, ()) if self.jobs[id].held_by(fence, ask.worker)
+            ]
             if still:
                 return sorted(still, key=_turn)
         for life in self.expired(now):

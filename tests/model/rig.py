@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
@@ -92,6 +92,5 @@ def examples(many: int, few: int, *, steps: int = 30) -> settings:
         deadline=None,
         derandomize=False,
         print_blob=True,
-        phases=[p for p in Phase if p not in (Phase.shrink, Phase.explain)] if os.environ.get('NOSHRINK') else list(Phase),
         suppress_health_check=list(HealthCheck),
     )

@@ -5,173 +5,51 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test,
-)  # fmt: skip
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
-from interlock.domain.decide import (
-    Cancel, CancelAck, Complete, Expire, Fail, Order, PassDeadline, Release, Revoke,
-)  # fmt: skip
+from interlock.domain.decide import Cancel, Complete, Expire, Order, PassDeadline, Release
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, Job, NewJob, Receipt, Refused
 from interlock.domain.lifecycle import Location, Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import Backoff
+from tests.model.draws import (
+    CAPABILITIES,
+    TYPES,
+    WORKERS,
+    Draft,
+    asks,
+    beats,
+    cancels,
+    checkpoints,
+    clockwork,
+    drafts,
+    finishes,
+    grants,
+    jobs,
+    revokes,
+)
 from tests.model.model import ENDED, SECOND, Life, Model, Replay, by_seq, plain, plain_line
 from tests.model.rig import Rig, examples, open_rig
+from tests.model.words import Held, optional, subset
 from tests.support.postgres import Postgres
 from tests.support.stores import START, ManualClock
 from tests.support.truth import check_history
 
-TYPES: Final = ("mail", "pay", "scan")
-WORKERS: Final = ("w1", "w2")
-CAPABILITIES: Final = ("gpu", "net")
-REPOSITORIES: Final = ("org/a", "org/b")
-AFFINITIES: Final = ("k1", "k2")
-UNKNOWN: Final = "ffffffff-0000-7000-8000-000000000000"
 FAR: Final = 40 * 86_400.0
-
-T = TypeVar("T")
 _ids = itertools.count(1)
-
-
-class Held(NamedTuple):
-    """What a worker remembers of a grant."""
-
-    id: str
-    fence: int
-    worker: str
-
-
-class Draft(NamedTuple):
-    """A job to be enqueued; times are relative to now, the parent is a job that exists, or not."""
-
-    base: NewJob
-    run_in: float | None
-    deadline_in: float | None
-    parent: str | None
-
-
-def optional(*values: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from((None, *values))
-
-
-def built(kind: Callable[..., T], fields: dict[str, st.SearchStrategy[Any]], **fixed: Any) -> st.SearchStrategy[T]:
-    """Like st.builds, which would also make up the fields that are left out."""
-    return st.fixed_dictionaries(fields).map(lambda drawn: kind(**fixed, **drawn))
-
-
-def subset(values: Sequence[str]) -> st.SearchStrategy[tuple[str, ...]]:
-    return st.lists(st.sampled_from(values), unique=True).map(lambda chosen: tuple(sorted(chosen)))
-
-
-jobs: Bundle[str] = Bundle("jobs")
-grants: Bundle[Held] = Bundle("grants")
-
-any_job = st.one_of(jobs, jobs, jobs, st.just(UNKNOWN))
-# No jitter here: what a test draws must not depend on chance. Its bounds are tested in test_jitter.
-backoffs = st.sampled_from((("fixed", 4.0), ("fixed", 0.0), ("linear", 3.0), ("exponential", 2.0, 5.0, 3.0))).map(
-    lambda policy: Backoff(*policy).to_text()
-)
-plain_jobs = {
-    "type": st.sampled_from(TYPES), "delay_seconds": optional(None, None, 0.0, 3.0), "backoff": backoffs,
-}  # fmt: skip
-rich_jobs = {
-    **plain_jobs,
-    "payload": st.sampled_from(("{}", '{"n": 1.50}', '"\\u0000"', "[1,  2]")),
-    "priority": st.sampled_from((0, 0, 0, -1, 7)),
-    "timeout_seconds": optional(None, 5.0, 30.0),
-    "max_attempts": st.integers(1, 3),
-    "expiry_delay_seconds": optional(None, 0.0, 7.5),
-    "tags": subset(("x", "y")),
-    "affinity_key": optional(None, *AFFINITIES),
-    "repository": optional(None, *REPOSITORIES),
-    "requires": st.one_of(st.just(()), subset(CAPABILITIES)),
-    "idempotency_key": optional(None, "key 1", "key 2"),
-    "body_sha256": st.sampled_from((sha256(b"1").digest(), sha256(b"2").digest())),
-    "created_by": st.sampled_from(("user:ann", "token:t1")),
-}
-drafts = st.builds(
-    Draft,
-    base=st.one_of(built(NewJob, rich_jobs, id=""), built(NewJob, plain_jobs, id="")),
-    run_in=optional(None, None, -60.0, 4.0, 200.0),
-    deadline_in=optional(None, None, 2.0, 20.0),
-    parent=st.one_of(st.none(), st.none(), st.none(), any_job),
-)
-everything = {
-    "repositories": st.none(), "capabilities": st.just(frozenset(CAPABILITIES)), "affinity_keys": st.none(),
-}  # fmt: skip
-some_things = {
-    "repositories": st.one_of(st.none(), subset(REPOSITORIES).map(frozenset)),
-    "capabilities": subset(CAPABILITIES).map(frozenset),
-    "affinity_keys": st.one_of(st.none(), subset(AFFINITIES).map(frozenset)),
-}
-terms: dict[str, st.SearchStrategy[Any]] = {
-    "worker": st.sampled_from(WORKERS),
-    "types": st.one_of(st.none(), st.none(), subset(TYPES).map(frozenset)),
-    "limit": st.sampled_from((1, 1, 2, 3, 100)),
-    "lease_seconds": st.sampled_from((1.0, 10.0, 60.0)),
-    "claim_id": optional(None, None, "c1", "c2"),
-}
-asks = st.one_of(built(ClaimAsk, {**terms, **everything}), built(ClaimAsk, {**terms, **some_things}))
-
-# Mostly what a worker remembers; sometimes it is confused about who it is, which grant it has, or which job.
-remembered = st.one_of(
-    grants,
-    grants,
-    grants,
-    grants,
-    st.builds(lambda held, fence: held._replace(fence=held.fence + fence), grants, st.sampled_from((-1, 1))),
-    st.builds(lambda held, worker: held._replace(worker=worker), grants, st.sampled_from((*WORKERS, "nobody"))),
-    st.builds(lambda held: held._replace(id=UNKNOWN), grants),
-)
-errors = st.sampled_from(('{"message":"no","kind":"Boom"}', '{"message":"no", "kind":"Boom", "details":{"a":[1.0]}}'))
-reasons = optional("because", "für später")
-completes = st.builds(
-    lambda held, result, usage, odd: Complete(*held, result, result and "done", usage, odd and result is not None),
-    remembered,
-    optional('{"ok":true}', "7"),
-    optional('{"tokens":5}'),
-    st.booleans(),
-)
-fails = st.builds(
-    lambda held, error, retryable, after, odd: Fail(*held, error, retryable, after, odd),
-    remembered,
-    errors,
-    st.sampled_from((True, True, True, False)),
-    optional(None, None, 0.0, 12.5),
-    st.booleans(),
-)
-releases = st.builds(
-    lambda held, reason, delay, children: Release(*held, reason, delay_seconds=delay, children=tuple(children)),
-    remembered,
-    reasons,
-    optional(None, None, 0.0, 6.0),
-    st.one_of(st.just([]), st.lists(any_job, max_size=3)),
-)
-acks = st.builds(lambda held: CancelAck(*held), remembered)
-actors = st.sampled_from(("user:ann", "user:bob"))
-forces = st.sampled_from((False, False, True))
-cancels = built(Cancel, {"id": any_job, "actor": actors, "reason": reasons, "force": forces})
-revokes = built(Revoke, {"id": any_job, "actor": actors, "reason": reasons})
-clockwork = st.one_of(any_job.map(Expire), any_job.map(PassDeadline))
-finishes = st.one_of(completes, fails, fails, releases, acks)
-checkpoints = st.builds(
-    lambda held, seq, data, odd: Checkpoint(*held, seq, data, odd),
-    remembered,
-    st.integers(0, 3),
-    st.sampled_from(("1", '{"at": 2}')),
-    st.booleans(),
-)
-beats = st.one_of(
-    st.builds(lambda held, seconds: Beat(*held, seconds), remembered, optional(2.0, 90.0)),
-    st.builds(lambda saved, seconds: Beat(*saved[:3], seconds, saved), checkpoints, optional(2.0)),
-)
 
 
 class Machine(RuleBasedStateMachine):
@@ -197,7 +75,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=jobs, parent=grants, count=st.integers(1, 2), type=st.sampled_from(TYPES))
     def enqueue_children(self, parent: Held, count: int, type: str) -> MultipleResults[str]:
-        children = [NewJob("", type, parent_id=parent.id, timeout_seconds=30.0, backoff=Backoff("fixed").to_text()) for _ in range(count)]
+        children = [
+            NewJob("", type, parent_id=parent.id, timeout_seconds=30.0, backoff=Backoff("fixed").to_text())
+            for _ in range(count)
+        ]
         return self._enqueue([self._new_job(Draft(child, None, None, parent.id)) for child in children], False)
 
     def _new_job(self, draft: Draft) -> NewJob:
@@ -297,7 +178,7 @@ class Machine(RuleBasedStateMachine):
     def release_until_children_end(self, held: Held, data: st.DataObject) -> None:
         mine = [life.id for life in by_seq(self.model.jobs.values()) if life.born.parent_id == held.id]
         children = data.draw(st.lists(st.sampled_from(mine), max_size=3)) if mine else []
-        self._carry_out([Release(*held, children=tuple(children))])
+        self._carry_out([Release(held.id, held.fence, held.worker, children=tuple(children))])
 
     def _carry_out(self, orders: list[Order]) -> list[Receipt | Refused]:
         answers = self.rig.run(self.store.carry_out(self.tenant, orders))
@@ -417,7 +298,9 @@ class Machine(RuleBasedStateMachine):
                 self.finish_everything()
                 self.check_truth()
         finally:
-            self.rig.run(self.store.carry_out(self.tenant, [Cancel(id, "user:end", force=True) for id in self.model.jobs]))
+            self.rig.run(
+                self.store.carry_out(self.tenant, [Cancel(id, "user:end", force=True) for id in self.model.jobs])
+            )
 
     def check_truth(self) -> None:
         self.every_job_is_as_foretold()
@@ -449,7 +332,7 @@ class Machine(RuleBasedStateMachine):
         for _ in range(100):
             if not (batch := self._claim(self._greedy("last")).values):
                 break
-            self._carry_out([Complete(*held, result="1") for held in batch])
+            self._carry_out([Complete(held.id, held.fence, held.worker, "1") for held in batch])
         left = [life.id for life in self.model.jobs.values() if life.status not in ENDED]
         assert not left, f"stuck: {left}"
 
@@ -475,4 +358,4 @@ def rig(engine: str, postgres: Postgres) -> Iterator[Rig]:
 
 
 def test_every_store_behaves_like_the_model(rig: Rig) -> None:
-    run_state_machine_as_test(lambda: Machine(rig), settings=examples(500, 60))
+    run_state_machine_as_test(lambda: Machine(rig), settings=examples(500, 60))  # type: ignore[arg-type]

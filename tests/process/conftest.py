@@ -15,10 +15,12 @@ from interlock.domain.job import Enqueued, Filter, Job, NewJob
 from interlock.domain.policy import ClaimAsk
 from interlock.storage.contract import Store
 from tests.process.acts import TENANT
-from tests.support.crew import Place
+from tests.support.crew import Place, preload
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 from tests.support.truth import check_history, check_postgres, check_sqlite
+
+preload(*(f"tests.process.{name}" for name in ("toil", "test_races", "test_kills", "test_broken_storage")))
 
 FAST: Final = bool(os.environ.get("INTERLOCK_TEST_FAST"))
 
@@ -36,7 +38,7 @@ class Judge:
 
     def __init__(self, place: Place, store: Store, admin_dsn: str | None) -> None:
         self.place, self.store = place, store
-        self._admin_dsn = admin_dsn
+        self.admin_dsn = admin_dsn
 
     async def add(self, count: int = 1, **facts: Any) -> list[str]:
         jobs = [NewJob(new_id(), **{"type": "t", **facts}) for _ in range(count)]
@@ -65,17 +67,17 @@ class Judge:
 
     async def check(self, *, histories: bool = True, integrity: bool = False) -> None:
         """History, indexes and counts of all jobs agree."""
-        verdict = await self.store.verify()
+        verdict = await self.store.verify(TENANT)
         assert verdict.first_bad is None
         jobs = await self.everything()
         assert verdict[:2] == (len(jobs), sum(job.version for job in jobs))
         if histories:
             for job in jobs:
                 check_history(job, await self.store.history(TENANT, job.id))
-        if self._admin_dsn is None:
+        if self.admin_dsn is None:
             check_sqlite(self.place.address, integrity=integrity)
         else:
-            admin = await asyncpg.connect(self._admin_dsn)
+            admin = await asyncpg.connect(self.admin_dsn)
             try:
                 await check_postgres(admin)
             finally:

@@ -24,9 +24,13 @@ TIMEOUT: Final = 60.0
 HEAD_START: Final = 0.002
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.support.crew", "tests.process.acts"])
 
 Act = Callable[..., Awaitable[Any]]
+
+
+def preload(*modules: str) -> None:
+    """What the server process imports before the first fork, so that no member has to."""
+    _context.set_forkserver_preload(["tests.support.crew", *modules])
 
 
 class Place(NamedTuple):
@@ -154,9 +158,9 @@ def members(*started: Member) -> Iterator[None]:
             member.close()
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str, *, timeout: float = TIMEOUT) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     """Wait for a condition, looking again and again; not to meet it in time is a failure."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + TIMEOUT
     while not await condition():
         assert time.monotonic() < deadline, f"still not: {what}"
         await asyncio.sleep(0.005)

@@ -74,7 +74,9 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
 
 def repository(value: str) -> str:
     """The one spelling under which a repository is stored and matched; case counts, nothing is a prefix."""
-    name = unicodedata.normalize("NFC", value.strip()).rstrip("/").removesuffix(".git").rstrip("/")
+    name = unicodedata.normalize("NFC", value.strip())
+    while (shorter := name.rstrip("/").removesuffix(".git")) != name:
+        name = shorter
     if not is_visible_name(name):
         raise Invalid(f"{value!r} is not the name of a repository", pointer="/repository")
     return name

@@ -56,7 +56,7 @@ class Bell:
                 connection = await asyncpg.connect(self._dsn, timeout=5, command_timeout=5)
                 await connection.add_listener(CHANNEL, self._hear)
                 await self._pass_on(connection)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except Exception:  # whatever it was: this task is the only one that can ring again
                 await asyncio.sleep(RECONNECT_SECONDS)
             finally:
                 if connection is not None:

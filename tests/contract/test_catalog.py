@@ -1,0 +1,73 @@
+"""What the catalogs say: tenant leads every key, row-level security is forced, comments are there."""
+
+from __future__ import annotations
+
+from interlock.domain.lifecycle import EDGES, Status
+from tests.contract.builders import Desk
+from tests.contract.doors import Door
+
+# One row or one table for the whole database: there is no tenant to lead their keys.
+WITHOUT_TENANT = {"epoch", "schema_migration"}
+
+
+async def keys(door: Door) -> dict[str, list[list[str]]]:
+    """The columns of every primary and unique key, by table."""
+    if door.engine == "postgres":
+        rows = await door.run(
+            """select c.relname, array(select coalesce(a.attname, '(expression)')
+                 from unnest(i.indkey) with ordinality k(no, place)
+                 left join pg_attribute a on a.attrelid = c.oid and a.attnum = k.no order by place)
+               from pg_index i join pg_class c on c.oid = i.indrelid join pg_namespace n on n.oid = c.relnamespace
+               where n.nspname = 'interlock' and i.indisunique"""
+        )
+        pairs = [(table, list(columns)) for table, columns in rows]
+    else:
+        pairs = []
+        for (table,) in await door.run("SELECT name FROM sqlite_schema WHERE type = 'table'"):
+            info = await door.run(f"SELECT name, pk FROM pragma_table_info('{table}') WHERE pk > 0 ORDER BY pk")
+            pairs.append((table, [name for name, _ in info]))
+            for (index,) in await door.run(f"SELECT name FROM pragma_index_list('{table}') WHERE \"unique\""):
+                info = await door.run(f"SELECT coalesce(name, '(expression)') FROM pragma_index_info('{index}')")
+                pairs.append((table, [name for (name,) in info]))
+    found: dict[str, list[list[str]]] = {}
+    for table, columns in pairs:
+        found.setdefault(table, []).append(columns)
+    return found
+
+
+async def test_tenant_leads_every_primary_and_unique_key(door: Door) -> None:
+    found = await keys(door)
+    assert {"job", "job_history", "route", "queue", "claim", "job_await", "job_checkpoint"} <= found.keys()
+    for table, columns in found.items():
+        for key in columns:
+            assert key[0] == "tenant" or table in WITHOUT_TENANT, (table, key)
+
+
+async def test_every_other_table_has_a_tenant(door: Door) -> None:
+    if door.engine == "postgres":
+        rows = await door.run(
+            """select c.relname, exists (select from pg_attribute a
+                 where a.attrelid = c.oid and a.attname = 'tenant' and a.attnotnull)
+               from pg_class c join pg_namespace n on n.oid = c.relnamespace
+               where n.nspname = 'interlock' and c.relkind in ('r', 'p')"""
+        )
+    else:
+        rows = await door.run(
+            """SELECT s.name, EXISTS (SELECT 1 FROM pragma_table_info(s.name) WHERE name = 'tenant' AND "notnull")
+               FROM sqlite_schema s WHERE type = 'table'"""
+        )
+    without = {table for table, has in rows if not has}
+    assert without == WITHOUT_TENANT
+
+
+async def test_the_schema_knows_the_statuses_and_no_more(desk: Desk, door: Door) -> None:
+    if door.engine == "postgres":
+        rows = await door.run(
+            "select e.enumlabel from pg_enum e join pg_type t on t.oid = e.enumtypid where t.typname = 'status' "
+            "order by e.enumsortorder"
+        )
+        assert [label for (label,) in rows] == [str(status) for status in Status]
+    else:
+        ((text,),) = await door.run("SELECT sql FROM sqlite_schema WHERE name = 'job'")
+        assert all(f"WHEN '{status}' THEN 1" in text for status in Status)
+    assert {target for _, target in EDGES} == set(Status)

@@ -1,0 +1,230 @@
+"""Migrations: the same names on both engines, applied once, whole or not at all, and never to a strange database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from interlock.errors import SchemaMismatch
+from interlock.storage.contract import Store
+from interlock.storage.migrate import Migration, migrations, pending
+from interlock.storage.postgres.store import PostgresStore, migrate
+from interlock.storage.sqlite.store import SQLiteStore
+from tests.contract.builders import Desk, beat, cancel, complete, fail, release, save
+from tests.contract.doors import MASTER, DatabaseError, Door, open_door
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, ManualClock, fresh_database
+
+PACKAGES = {engine: f"interlock.storage.{engine}" for engine in ("sqlite", "postgres")}
+
+
+class Place:
+    """A database of one's own, made and opened as a user would."""
+
+    def __init__(self, engine: str, name: str, postgres: Postgres) -> None:
+        self.engine = engine
+        self.name = name
+        self.postgres = postgres
+
+    async def migrate(self) -> list[str]:
+        """What was applied."""
+        if self.engine == "postgres":
+            return await migrate(self.postgres.dsn(self.name))
+        store = await SQLiteStore.open(self.name)
+        try:
+            return await store.migrate()
+        finally:
+            await store.close()
+
+    async def open(self) -> Store:
+        """Open it as it is."""
+        if self.engine == "postgres":
+            return await PostgresStore.open(self.postgres.dsn(self.name, user=APP_LOGIN), size=2)
+        return await SQLiteStore.open(self.name, migrate=False)
+
+    @asynccontextmanager
+    async def door(self) -> AsyncIterator[Door]:
+        async with open_door(
+            MASTER[self.engine], place=self.name, tenant="t", clock=ManualClock(), postgres=self.postgres
+        ) as door:
+            yield door
+
+
+@pytest.fixture
+async def migrated(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[Place]:
+    if engine == "sqlite":
+        place = Place(engine, str(tmp_path / "own.db"), postgres)
+        await place.migrate()
+        yield place
+    else:
+        async with fresh_database(postgres) as name:
+            yield Place(engine, name, postgres)
+
+
+@pytest.fixture
+async def empty(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[Place]:
+    """A database in which nobody has done anything yet."""
+    if engine == "sqlite":
+        yield Place(engine, str(tmp_path / "empty.db"), postgres)
+    else:
+        name = f"interlock_empty_{os.getpid()}"
+        admin = await asyncpg.connect(postgres.dsn())
+        try:
+            await admin.execute(f"create database {name} template template0")
+            yield Place(engine, name, postgres)
+        finally:
+            await admin.execute(f"drop database if exists {name} with (force)")
+            await admin.close()
+
+
+def test_both_engines_have_migrations_of_the_same_names() -> None:
+    sqlite, postgres = (migrations(package) for package in PACKAGES.values())
+    assert [m.name for m in sqlite] == [m.name for m in postgres]
+    assert [m.number for m in sqlite] == list(range(1, len(sqlite) + 1))
+
+
+async def test_migrating_twice_does_nothing_the_second_time(migrated: Place) -> None:
+    assert await migrated.migrate() == []
+    async with migrated.door() as door:
+        rows = await door.run("SELECT name FROM schema_migration WHERE number > 0 ORDER BY number")
+    assert [name for (name,) in rows] == [m.name for m in migrations(PACKAGES[migrated.engine])]
+
+
+async def test_an_altered_migration_is_refused(migrated: Place) -> None:
+    async with migrated.door() as door:
+        await door.run("UPDATE schema_migration SET checksum = 'other' WHERE number = 2")
+    for use in (migrated.open, migrated.migrate):
+        with pytest.raises(SchemaMismatch, match="0002_rules differs from the one that made this database"):
+            await use()
+
+
+async def test_a_database_that_is_newer_than_the_program_is_refused(migrated: Place) -> None:
+    async with migrated.door() as door:
+        await door.run(
+            "INSERT INTO schema_migration (number, name, checksum, applied_at) VALUES (9999, '9999_future', 'x', $1)", 1
+        )
+    for use in (migrated.open, migrated.migrate):
+        with pytest.raises(SchemaMismatch, match="migration 9999, which this version of Interlock does not know"):
+            await use()
+
+
+async def test_a_database_that_lacks_a_migration_is_refused_until_migrated(migrated: Place) -> None:
+    last = migrations(PACKAGES[migrated.engine])[-1]
+    async with migrated.door() as door:
+        await door.run("DELETE FROM schema_migration WHERE number = $1", last.number)
+    with pytest.raises(SchemaMismatch, match=f"lacks migration {last.name}; run interlock migrate"):
+        await migrated.open()
+
+
+async def test_a_database_without_a_schema_is_refused_until_migrated(empty: Place) -> None:
+    with pytest.raises(SchemaMismatch, match="run interlock migrate"):
+        await empty.open()
+    await empty.migrate()
+    store = await empty.open()
+    await store.close()
+
+
+async def test_a_migration_that_fails_half_way_leaves_nothing(empty: Place) -> None:
+    """Something is in the way of the third migration: the first two must not stay behind."""
+    before, after = ("CREATE TABLE job_view (x INTEGER)", "DROP TABLE job_view")
+    if empty.engine == "postgres":
+        before, after = (
+            "create schema interlock; create table interlock.job_view (x int)",
+            "drop schema interlock cascade",
+        )
+    async with empty.door() as door:
+        for statement in before.split(";"):
+            await door.run(statement)
+    with pytest.raises(DatabaseError, match="already"):
+        await empty.migrate()
+    async with empty.door() as door:
+        if empty.engine == "postgres":
+            found = await door.run("select relname from pg_class where relnamespace = 'interlock'::regnamespace")
+        else:
+            found = await door.run("SELECT name FROM sqlite_schema")
+        assert found == [("job_view",)]
+        await door.run(after)
+    await empty.migrate()
+    store = await empty.open()
+    await store.close()
+
+
+async def test_two_migrators_at_once_do_the_work_once(empty: Place) -> None:
+    await asyncio.gather(empty.migrate(), empty.migrate())
+    assert await empty.migrate() == []
+    store = await empty.open()
+    await store.close()
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+async def test_on_postgresql_verbs_of_another_version_are_refused_and_replaced(migrated: Place) -> None:
+    async with migrated.door() as door:
+        await door.run("UPDATE schema_migration SET checksum = 'older' WHERE number = 0")
+    with pytest.raises(SchemaMismatch, match="functions in the database are of another version"):
+        await migrated.open()
+    assert await migrated.migrate() == ["verbs"]
+    store = await migrated.open()
+    await store.close()
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+async def test_on_postgresql_the_app_role_may_not_migrate(migrated: Place) -> None:
+    with pytest.raises(SchemaMismatch, match="may not migrate"):
+        await migrate(migrated.postgres.dsn(migrated.name, user=APP_LOGIN))
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+async def test_on_postgresql_the_owner_need_not_be_a_superuser(empty: Place) -> None:
+    """FORCE row-level security holds for the owner too, also inside the triggers that run with its rights."""
+    owner = f"interlock_test_migrator_{os.getpid()}"
+    async with empty.door() as door:
+        await door.run(f"create role {owner} login createrole")
+        try:
+            await door.run(f"grant interlock_app, interlock_sweep to {owner} with admin option")
+            await door.run(f"alter database {empty.name} owner to {owner}")
+            assert (
+                len(await migrate(empty.postgres.dsn(empty.name, user=owner)))
+                == len(migrations(PACKAGES["postgres"])) + 1
+            )
+            clock = ManualClock()
+            dsn = empty.postgres.dsn(empty.name, user=APP_LOGIN)
+            store = await PostgresStore.open(dsn, size=2, clock=clock)
+            try:
+                await whole_life(Desk(store, "t", clock))
+                assert (await store.verify()).first_bad is None
+            finally:
+                await store.close()
+        finally:
+            await door.run(f"alter database {empty.name} owner to current_user")
+            await door.run(f"reassign owned by {owner} to current_user")
+            await door.run(f"drop owned by {owner}")
+            await door.run(f"drop role {owner}")
+
+
+async def whole_life(desk: Desk) -> None:
+    parent = await desk.running(type="parent", lease_seconds=10.0)
+    child = await desk.running(type="child", parent_id=parent.id, lease_seconds=10.0)
+    await desk.do(release(parent, children=(child.id,)))
+    await desk.heartbeat(beat(child, checkpoint=save(child, 1)))
+    await desk.do(fail(child, retry_after_seconds=1.0))
+    desk.clock.advance(1)
+    child = await desk.again(child, lease_seconds=10.0)
+    desk.clock.advance(10)
+    await desk.sweep()
+    child = await desk.again(child)
+    await desk.do(complete(child, result="1"))
+    parent = await desk.again(parent)
+    await desk.do(cancel(parent.id, force=True))
+
+
+def test_nothing_is_pending_when_all_is_applied() -> None:
+    known = [Migration(1, "0001_a", "a"), Migration(2, "0002_b", "b")]
+    assert pending(known, {}) == known
+    assert pending(known, {1: known[0].checksum}) == known[1:]
+    assert pending(known, {m.number: m.checksum for m in known}) == []

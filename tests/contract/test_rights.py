@@ -1,0 +1,253 @@
+"""PostgreSQL only: what the app role may not do, and the row-level security behind every predicate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from interlock.storage.contract import Store
+from interlock.storage.postgres.ladder import verbs
+from tests.contract.builders import OPERATOR, Desk, release, save
+from tests.contract.doors import Door, open_door, refusal
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, ManualClock
+
+DENIED = "permission denied"
+
+
+@pytest.fixture
+def engine() -> str:
+    return "postgres"
+
+
+@pytest.fixture
+async def app(place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres) -> AsyncIterator[Door]:
+    """A connection as the app role, acting for the tenant of the test."""
+    async with open_door("app", place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+        yield opened
+
+
+async def tables(door: Door, *, with_tenant: bool) -> list[str]:
+    rows = await door.run(
+        """select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+           where n.nspname = 'interlock' and c.relkind in ('r', 'p') and $1 = exists
+             (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant') order by 1""",
+        with_tenant,
+    )
+    return [table for (table,) in rows]
+
+
+async def furnish(desk: Desk) -> None:
+    """At least one row in every table that has a tenant."""
+    job = await desk.running(type="held")
+    await desk.checkpoint(save(job, 1))
+    await desk.add(type="ready")
+    parent = await desk.running(type="parent")
+    child = await desk.add(type="child", parent_id=parent.id)
+    await desk.do(release(parent, children=(child,)))
+    await desk.store.pause(desk.tenant, "paused", actor=OPERATOR, reason=None)
+    await desk.claim(claim_id="named", types=frozenset({"ready"}))
+    await desk.add(type="ready")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE job_history SET reason = 'x'",
+        "DELETE FROM job_history",
+        "TRUNCATE job_history",
+        "INSERT INTO job_history SELECT * FROM job_history",
+        "DELETE FROM job",
+        "TRUNCATE job",
+        "INSERT INTO lease SELECT * FROM lease",
+        "INSERT INTO ready SELECT * FROM ready",
+        "DELETE FROM lease",
+        "DELETE FROM job_checkpoint",
+        "DELETE FROM route",
+        "UPDATE route SET type = 'x'",
+        "UPDATE epoch SET value = 7",
+        "UPDATE schema_migration SET checksum = ''",
+        "ALTER TABLE job DISABLE TRIGGER ALL",
+        "ALTER TABLE job NO FORCE ROW LEVEL SECURITY",
+        "DROP POLICY tenant_only ON job",
+        "DROP TABLE job_history",
+        "DROP TRIGGER guard_move ON job",
+        "CREATE TABLE interlock.mine (a int)",
+        "CREATE FUNCTION interlock.mine() RETURNS int LANGUAGE sql AS 'select 1'",
+        "SET session_replication_role = replica",
+        "SET ROLE postgres",
+        "SET ROLE interlock_sweep",
+        "SET row_security = off; SELECT * FROM job",
+    ],
+)
+async def test_the_app_role_may_not(desk: Desk, app: Door, statement: str) -> None:
+    await furnish(desk)
+    if ";" in statement:
+        first, second = statement.split(";")
+        await app.run(first)
+        message = await refusal(app, second)
+        assert "row-level security" in message
+    else:
+        message = await refusal(app, statement)
+        assert DENIED in message or "must be owner" in message
+    await desk.verify()
+
+
+async def test_the_app_role_owns_nothing_and_is_nobody_special(door: Door) -> None:
+    owned = await door.run(
+        """select c.relname from pg_class c where pg_get_userbyid(c.relowner) in ('interlock_app', $1)
+           union all select p.proname from pg_proc p where pg_get_userbyid(p.proowner) in ('interlock_app', $1)
+           union all select n.nspname from pg_namespace n where pg_get_userbyid(n.nspowner) in ('interlock_app', $1)
+           union all select t.typname from pg_type t where pg_get_userbyid(t.typowner) in ('interlock_app', $1)""",
+        APP_LOGIN,
+    )
+    assert owned == []
+    special = await door.run(
+        """select rolname from pg_roles where rolname in ('interlock_app', 'interlock_sweep', $1)
+           and (rolsuper or rolbypassrls or rolcreaterole or rolcreatedb or rolreplication)""",
+        APP_LOGIN,
+    )
+    assert special == []
+    logins = await door.run(
+        "select rolname from pg_roles where rolname in ('interlock_app', 'interlock_sweep') and rolcanlogin"
+    )
+    assert logins == []
+
+
+async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Door) -> None:
+    rows = await door.run(
+        """select p.proname, pg_get_function_result(p.oid) from pg_proc p
+           where pg_get_userbyid(p.proowner) = 'interlock_sweep' order by 1"""
+    )
+    assert dict(rows) == {
+        "due_deadlines": "TABLE(tenant text, job_id uuid)",
+        "due_leases": "TABLE(tenant text, job_id uuid)",
+        "old_claims": "TABLE(tenant text, worker text, claim_id text)",
+        "tenants": "SETOF text",
+    }
+
+
+async def test_functions_with_the_rights_of_their_owner_have_a_fixed_search_path(door: Door) -> None:
+    rows = await door.run(
+        """select p.proname, coalesce(array_to_string(p.proconfig, ','), '') from pg_proc p
+           join pg_namespace n on n.oid = p.pronamespace where n.nspname = 'interlock' and p.prosecdef"""
+    )
+    assert {"after_insert", "after_update", "tenants"} <= {name for name, _ in rows}
+    for name, settings in rows:
+        assert "search_path=interlock, pg_temp" in settings, name
+
+
+async def test_nobody_else_may_call_our_functions(door: Door) -> None:
+    rows = await door.run(
+        """select p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+           where n.nspname = 'interlock' and has_function_privilege('public', p.oid, 'execute')"""
+    )
+    assert rows == []
+
+
+async def test_row_level_security_is_on_and_forced_on_every_table_with_a_tenant(door: Door) -> None:
+    rows = await door.run(
+        """select c.relname, c.relrowsecurity, c.relforcerowsecurity,
+             (select count(*) from pg_policy p where p.polrelid = c.oid and p.polname = 'tenant_only' and p.polcmd = '*')
+           from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'interlock' and c.relkind in ('r', 'p')"""
+    )
+    found = {table: (on, forced, policies) for table, on, forced, policies in rows}
+    for table in await tables(door, with_tenant=True):
+        assert found[table] == (True, True, 1), table
+
+
+async def test_views_have_the_rights_of_whoever_asks(door: Door) -> None:
+    rows = await door.run(
+        """select c.relname, coalesce(array_to_string(c.reloptions, ','), '') from pg_class c
+           join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'interlock' and c.relkind = 'v'"""
+    )
+    assert rows
+    for view, options in rows:
+        assert "security_invoker=true" in options, view
+
+
+@pytest.mark.parametrize("setting", ["unset", "empty", "another tenant", "a null byte's neighbour"])
+async def test_without_its_tenant_no_row_of_any_table_is_seen(
+    desk: Desk, door: Door, app: Door, place: str, postgres: Postgres, clock: ManualClock, setting: str
+) -> None:
+    await furnish(desk)
+    names = await tables(door, with_tenant=True)
+    for table in names:
+        assert await app.run(f"select 1 from {table} limit 1"), f"{table} has no row to hide"
+    async with open_door("app", place=place, tenant="", clock=clock, postgres=postgres) as other:
+        if setting == "unset":
+            await other.run("reset interlock.tenant")
+        elif setting != "empty":
+            value = "rival" if setting == "another tenant" else f"{desk.tenant} "
+            await other.run("select set_config('interlock.tenant', $1, false)", value)
+        for table in [*names, "job_view"]:
+            assert await other.run(f"select * from {table}") == [], table
+
+
+async def test_the_owner_too_sees_only_its_tenant_unless_a_superuser(desk: Desk, rival: Desk, door: Door) -> None:
+    """FORCE: the owner of a table is not exempt."""
+    await desk.add()
+    await rival.add()
+    owner = f"interlock_test_owner_{os.getpid()}"
+    await door.run(f"create role {owner}")
+    try:
+        await door.run("begin")
+        await door.run(f"alter table job owner to {owner}")
+        await door.run(f"grant usage on schema interlock to {owner}")
+        await door.run(f"grant execute on all functions in schema interlock to {owner}")
+        await door.run(f"set local role {owner}")
+        assert {tenant for (tenant,) in await door.run("select tenant from job")} == {desk.tenant}
+    finally:
+        await door.run("rollback")
+        await door.run(f"drop role {owner}")
+
+
+async def test_a_statement_that_lost_its_tenant_predicate_still_sees_no_other_tenant(
+    desk: Desk, rival: Desk, app: Door, door: Door
+) -> None:
+    """The predicate is taken out of a real statement of ours; row-level security stands behind it."""
+    mine, theirs = await desk.add(), await rival.add()
+    text = verbs().text
+    start = text.index("  select v.tenant, v.id", text.index("function interlock.find_jobs"))
+    statement = text[start : text.index(";", start)]
+    for name, value in {
+        "v.tenant = p_tenant and ": "",
+        "p_before_seq": "null::bigint", "p_statuses": "null::interlock.status[]", "p_type": "null::text",
+        "p_worker": "null::text", "p_parent_id": "null::uuid", "p_tags": "'{}'::text[]",
+        "p_created_after": "null::timestamptz", "p_created_before": "null::timestamptz", "p_limit": "1000",
+    }.items():  # fmt: skip
+        assert name in statement
+        statement = statement.replace(name, value)
+    assert "tenant =" not in statement
+    as_superuser = {row[1] for row in await door.run(statement)}
+    assert {mine, theirs} <= as_superuser
+    as_app = await app.run(statement)
+    assert [row[1] for row in as_app] == [mine]
+    await app.run("select set_config('interlock.tenant', '', false)")
+    assert await app.run(statement) == []
+
+
+async def test_the_app_role_cannot_put_a_row_under_another_tenant(desk: Desk, rival: Desk, app: Door) -> None:
+    job = await desk.running()
+    theirs = await rival.running()
+    message = await refusal(
+        app, "insert into job_checkpoint (tenant, job_id, seq, data, sanitized, at) values ($1, $2, 1, '1', false, now())",
+        rival.tenant, theirs.id,
+    )  # fmt: skip
+    assert "row-level security" in message
+    await app.run("update lease set heartbeat_at = now()")
+    assert (await rival.job(theirs.id)).heartbeat_at is None
+    assert (await desk.job(job.id)).heartbeat_at is not None
+
+
+async def test_every_table_and_every_column_has_a_comment(door: Door) -> None:
+    rows = await door.run(
+        """select c.relname, coalesce(a.attname, '') from pg_class c join pg_namespace n on n.oid = c.relnamespace
+           left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and c.relkind <> 'v'
+           where n.nspname = 'interlock' and c.relkind in ('r', 'p', 'v')
+             and (obj_description(c.oid, 'pg_class') is null
+               or (a.attnum is not null and col_description(c.oid, a.attnum) is null)) order by 1, 2"""
+    )
+    assert rows == []

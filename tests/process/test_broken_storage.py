@@ -1,0 +1,195 @@
+"""A disk that lies, rots or is full under SQLite: stop and say so, or wait, but never write on into the unknown (G28)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from hashlib import sha256
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.domain.decide import Complete
+from interlock.domain.job import NewJob
+from interlock.domain.policy import ClaimAsk
+from interlock.errors import Error, StorageBroken
+from interlock.storage.sqlite.store import SQLiteStore
+from tests.process.acts import TENANT
+from tests.process.conftest import Judge, new_id
+from tests.support.crew import Failed, Member, Place, failed, members
+from tests.support.faults import FullDisk, fail_to_sync, spoil_page
+
+LARGE = '"' + "x" * 200_000 + '"'
+MOST = 400  # of these are more than twice what makes SQLite copy its log into the file
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def fingerprint(path: Path) -> dict[str, str]:
+    """Every file of a database but the shared memory, which readers write too."""
+    parts = [path, Path(f"{path}-wal"), Path(f"{path}-journal")]
+    return {part.name: sha256(part.read_bytes()).hexdigest() for part in parts if part.exists()}
+
+
+async def every_write(store: SQLiteStore) -> list[Failed | None]:
+    """What each verb that writes says."""
+
+    async def told(call: Any) -> Failed | None:
+        try:
+            await call
+        except Exception as error:
+            return failed(error)
+        return None
+
+    return [
+        await told(store.enqueue(TENANT, [NewJob(new_id(), "t")])),
+        await told(store.enqueue("other", [NewJob(new_id(), "t")])),
+        await told(store.claim(TENANT, ClaimAsk("w"))),
+        await told(store.carry_out(TENANT, [Complete(new_id(), 1, "w")])),
+        await told(store.pause(TENANT, "t", actor="user:x", reason=None)),
+    ]
+
+
+def work_until_it_breaks(pipe: Connection, path: Path, suffix: str) -> None:
+    """Enqueue on a file of which one part can no longer be synced; tell what was acknowledged and what came then."""
+
+    async def work() -> None:
+        store = await SQLiteStore.open(str(path))
+        assert fail_to_sync(Path(f"{path}{suffix}")) > 0
+        acknowledged: list[str] = []
+        fault = None
+        while fault is None and len(acknowledged) < MOST:
+            id = new_id()
+            try:
+                await store.enqueue(TENANT, [NewJob(id, "t", payload=LARGE)])
+                acknowledged.append(id)
+            except Error as error:
+                fault = failed(error)
+        before = fingerprint(path)
+        later = await every_write(store)
+        pipe.send((acknowledged, fault, later, before == fingerprint(path)))
+
+    asyncio.run(work())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the fault is made by a filter of the Linux kernel")
+@pytest.mark.parametrize("suffix", ["-wal", ""], ids=["log", "file"])
+async def test_a_failed_fsync_stops_all_writing_and_loses_nothing_acknowledged(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "dying.db"
+    await (await SQLiteStore.open(str(path))).close()
+    member = Member(work_until_it_breaks, path, suffix)
+    with members(member):
+        acknowledged, fault, later, unchanged = member.receive()
+    assert fault is not None, f"{len(acknowledged)} commits on a disk that cannot sync"
+    assert fault.code == "storage_broken"
+    assert "Nothing more is written" in fault.message
+    assert [each and each.code for each in later] == ["storage_broken"] * len(later)
+    assert unchanged
+    if suffix:
+        assert acknowledged == []
+    await all_there(path, acknowledged)
+
+
+async def all_there(path: Path, acknowledged: list[str]) -> None:
+    store = await SQLiteStore.open(str(path))
+    try:
+        jobs = await store.get(TENANT, acknowledged)
+        assert all(job is not None and job.payload == LARGE for job in jobs)
+        await Judge(Place("sqlite", str(path)), store, None).check(integrity=True)
+    finally:
+        await store.close()
+
+
+async def some_jobs(path: Path) -> list[str]:
+    store = await SQLiteStore.open(str(path))
+    ids = [new_id() for _ in range(100)]
+    await store.enqueue(TENANT, [NewJob(id, "t", payload='"' + "y" * 500 + '"') for id in ids])
+    await store.close()
+    return ids
+
+
+@pytest.mark.parametrize("table", ["job", "job_history", "job_ready"])
+async def test_a_corrupt_page_met_while_writing_stops_all_writing(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "rotten.db"
+    await some_jobs(path)
+    spoil_page(path, table)
+    store = await SQLiteStore.open(str(path))
+    try:
+        with pytest.raises(StorageBroken, match="Nothing more is written"):
+            await store.claim(TENANT, ClaimAsk("w"))
+        before = fingerprint(path)
+        assert [each and each.code for each in await every_write(store)] == ["storage_broken"] * 5
+        assert fingerprint(path) == before
+    finally:
+        await store.close()
+
+
+async def test_a_corrupt_page_met_while_reading_stops_all_writing_too(tmp_path: Path) -> None:
+    path = tmp_path / "rotten.db"
+    await some_jobs(path)
+    store = await SQLiteStore.open(str(path))
+    (held,) = await store.claim(TENANT, ClaimAsk("w"))
+    await store.close()
+    spoil_page(path, "job_checkpoint")  # which none of the writes below touches
+    store = await SQLiteStore.open(str(path))
+    try:
+        with pytest.raises(StorageBroken):
+            await store.get(TENANT, [held.id])
+        before = fingerprint(path)
+        assert [each and each.code for each in await every_write(store)] == ["storage_broken"] * 5
+        assert fingerprint(path) == before
+    finally:
+        await store.close()
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "letter.db"
+    path.write_bytes(b"Dear Sir or Madam, " * 1000)
+    path.chmod(0o600)
+    before = fingerprint(path)
+    with pytest.raises(StorageBroken):
+        await SQLiteStore.open(str(path))
+    assert fingerprint(path) == before
+
+
+def work_on_a_full_disk(pipe: Connection, path: Path) -> None:
+    """Fill the disk under a store and free it again, thrice: what every call said, and which jobs were acknowledged."""
+
+    async def work() -> None:
+        disk = FullDisk()
+        store = await SQLiteStore.open(str(path))
+        acknowledged: list[str] = []
+        refusals: list[Failed | None] = []
+        reads = []
+        for full in ("-wal", ".db", "-wal"):
+            disk.full = ()
+            # Enough for the log to be copied into the file, which cannot grow while that is full.
+            for _ in range(MOST // 2 if full == ".db" else 5):
+                if full == ".db" and len(acknowledged) == 20:
+                    disk.full = (full,)
+                id = new_id()
+                await store.enqueue(TENANT, [NewJob(id, "t", payload=LARGE)])
+                acknowledged.append(id)
+            disk.full = ("-wal", ".db")
+            refusals += (await every_write(store))[:3]
+            reads += [job is not None for job in await store.get(TENANT, acknowledged[-5:])]
+        disk.full = ()
+        after = await every_write(store)
+        await store.close()
+        pipe.send((acknowledged, refusals, reads, after))
+
+    asyncio.run(work())
+
+
+async def test_a_full_disk_is_a_reason_to_wait_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "full.db"
+    member = Member(work_on_a_full_disk, path)
+    with members(member):
+        acknowledged, refusals, reads, after = member.receive()
+    assert [each and each.code for each in refusals] == ["unavailable"] * len(refusals)
+    assert all("full" in each.message for each in refusals)
+    assert reads == [True] * 15
+    assert after == [None] * 5
+    await all_there(path, acknowledged)

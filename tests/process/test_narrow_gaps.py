@@ -1,0 +1,113 @@
+"""Moments so short that a race meets them once in a million tries, held open here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from interlock.domain.decide import Release
+from interlock.domain.job import NewJob
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.storage.contract import Store
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.sqlite.store import SQLiteStore
+from tests.process.acts import TENANT
+from tests.process.conftest import new_id
+from tests.support.crew import until
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, fresh_database
+from tests.support.truth import check_postgres, check_sqlite
+
+GATE = 4711
+
+# Every look at a job through row-level security first passes this gate, which a test can close: so a statement of the store
+# can be stopped between what it has seen and what it locks.
+GATED = f"""
+create function interlock.pass_gate() returns boolean language plpgsql volatile as $$
+begin
+  if current_setting('application_name') = 'slow' then perform pg_advisory_lock_shared({GATE}), pg_advisory_unlock_shared({GATE}); end if;
+  return true;
+end $$;
+grant execute on function interlock.pass_gate() to interlock_app;
+create policy gate on interlock.job as restrictive for all to interlock_app using (interlock.pass_gate());
+"""
+
+
+@pytest.fixture
+async def gated(
+    postgres: Postgres,
+) -> AsyncIterator[tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]]]:
+    """A quick store, a slow one, and the gatekeeper's connection."""
+    async with fresh_database(postgres) as name:
+        keeper = await asyncpg.connect(postgres.dsn(name))
+        await keeper.execute(GATED)
+        dsn = postgres.dsn(name, user=APP_LOGIN)
+        quick = await PostgresStore.open(dsn, size=1)
+        slow = await PostgresStore.open(f"{dsn}?application_name=slow", size=1)
+        try:
+            yield quick, slow, keeper
+        finally:
+            await quick.close()
+            await slow.close()
+            await keeper.close()
+
+
+@pytest.mark.parametrize("how", ["later", "children", "at once"])
+async def test_a_claim_grants_nothing_by_a_place_in_line_that_is_no_longer_true(
+    gated: tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]], how: str
+) -> None:
+    """A claimer has seen a job as ready; before it locks it, another has run it and handed it back to wait."""
+    quick, slow, keeper = gated
+    job = NewJob(new_id(), "t")
+    await quick.enqueue(TENANT, [job])
+    await keeper.execute(f"select pg_advisory_lock({GATE})")
+    late = asyncio.create_task(slow.claim(TENANT, ClaimAsk("late")))
+
+    async def stands_at_the_gate() -> bool:
+        return bool(await keeper.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
+
+    await until(stands_at_the_gate, "the slow claim stands at the gate")
+    (held,) = await quick.claim(TENANT, ClaimAsk("first"))
+    child = NewJob(new_id(), "child", parent_id=job.id)
+    await quick.enqueue(TENANT, [child])
+    release = {
+        "later": Release(job.id, held.fence, "first", delay_seconds=3600.0),
+        "children": Release(job.id, held.fence, "first", children=(child.id,)),
+        "at once": Release(job.id, held.fence, "first"),
+    }[how]
+    await quick.carry_out(TENANT, [release])
+    await keeper.execute(f"select pg_advisory_unlock({GATE})")
+
+    got = [granted.id for granted in await late]
+    (now,) = await quick.get(TENANT, [job.id])
+    assert now is not None
+    if how == "at once":
+        assert got in ([], [job.id], [child.id])
+    else:
+        assert job.id not in got
+        assert now.status == Status.QUEUED
+    await check_postgres(keeper)
+
+
+async def test_a_route_that_was_rolled_back_is_forgotten(tmp_path: Path) -> None:
+    """Its number may meanwhile have been given to another kind of job by another process."""
+    path = str(tmp_path / "routes.db")
+    one: Store = await SQLiteStore.open(path)
+    other: Store = await SQLiteStore.open(path)
+    try:
+        with pytest.raises(UnicodeEncodeError):
+            await one.enqueue(TENANT, [NewJob(new_id(), "mail", payload='"\ud800"')])
+        await other.enqueue(TENANT, [NewJob(new_id(), "pay")])
+        await one.enqueue(TENANT, [NewJob(new_id(), "mail")])
+        check_sqlite(path)
+        for store, type in ((one, "mail"), (other, "pay")):
+            (job,) = await store.claim(TENANT, ClaimAsk("w", types=frozenset({type}), limit=10))
+            assert job.type == type
+    finally:
+        await one.close()
+        await other.close()

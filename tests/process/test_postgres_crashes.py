@@ -1,0 +1,124 @@
+"""PostgreSQL killed, or its backends ended, under load: acknowledged work survives and the stores go on by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import asyncpg
+
+from interlock.storage.contract import Store
+from interlock.storage.postgres.store import PostgresStore
+from tests.process.conftest import FAST, Judge
+from tests.process.toil import Book, toil
+from tests.support.crew import Place, until
+from tests.support.postgres import Postgres, PostgresServer
+from tests.support.stores import APP_LOGIN, TEMPLATE, fresh_database, make_template
+
+Property = Callable[[str, object], None]
+WORKERS = 6
+STORES = 2
+
+
+@asynccontextmanager
+async def under_load(dsn: str, book: Book) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Workers on several stores, who repeat what was not answered; yields a way to wait until all have got on."""
+    stores: list[Store] = [await PostgresStore.open(dsn, size=3) for _ in range(STORES)]
+    stop = asyncio.Event()
+    answered = [0] * WORKERS
+
+    def teller(worker: int) -> Callable[[str, str, object], None]:
+        note = book.writer(worker)
+
+        def tell(when: str, verb: str, facts: object) -> None:
+            note(when, verb, facts)
+            answered[worker] += when == "after"
+
+        return tell
+
+    tasks = [
+        asyncio.create_task(toil(stores[i % STORES], i, teller(i), insist=True, stop=stop)) for i in range(WORKERS)
+    ]
+
+    async def all_get_on() -> None:
+        before = list(answered)
+
+        async def got_on() -> bool:
+            for task in tasks:
+                if task.done():
+                    task.result()
+            return all(now >= then + 3 for now, then in zip(answered, before, strict=True))
+
+        await until(got_on, "every worker gets answers again")
+
+    try:
+        yield all_get_on
+        stop.set()
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for store in stores:
+            await store.close()
+
+
+async def test_what_was_acknowledged_survives_the_death_of_postgresql(record_property: Property) -> None:
+    kills = 4 if FAST else 10
+    dice = random.Random()
+    book = Book()
+    with PostgresServer() as server:
+        await make_template(server)
+        dsn = server.dsn(TEMPLATE, user=APP_LOGIN)
+        async with under_load(dsn, book) as all_get_on:
+            for _ in range(kills):
+                await all_get_on()
+                await asyncio.sleep(dice.uniform(0, 0.05))  # a random moment, not a wait
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            await all_get_on()
+        await judged(book, dsn, server.dsn(TEMPLATE))
+    line = f"{kills} deaths of PostgreSQL: {book.answers} calls answered, {dict(book.unknown)} unknown and repeated"
+    print(line)
+    record_property("postgres_kills", line)
+
+
+async def test_backends_that_are_ended_are_replaced_without_a_loss(
+    postgres: Postgres, record_property: Property
+) -> None:
+    rounds = 30 if FAST else 150
+    dice = random.Random()
+    book = Book()
+    ended = 0
+    async with fresh_database(postgres) as name:
+        dsn = postgres.dsn(name, user=APP_LOGIN)
+        admin = await asyncpg.connect(postgres.dsn(name))
+        async with under_load(dsn, book) as all_get_on:
+            for i in range(rounds):
+                backends = await admin.fetch(
+                    "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+                )
+                for row in dice.sample(backends, min(len(backends), dice.randrange(1, 4))):
+                    ended += await admin.fetchval("select pg_terminate_backend($1)", row[0])
+                if i % 10 == 9:
+                    await all_get_on()
+                await asyncio.sleep(dice.uniform(0, 0.02))  # a random moment, not a wait
+            await all_get_on()
+        await admin.close()
+        await judged(book, dsn, postgres.dsn(name))
+    line = f"{ended} backends ended: {book.answers} calls answered, {dict(book.unknown)} unknown and repeated"
+    print(line)
+    record_property("backends_ended", line)
+    assert ended >= rounds
+
+
+async def judged(book: Book, dsn: str, admin_dsn: str) -> None:
+    store = await PostgresStore.open(dsn)
+    try:
+        judge = Judge(Place("postgres", dsn), store, admin_dsn)
+        await book.compare(judge)
+        await book.finish_what_is_left(judge)
+    finally:
+        await store.close()

@@ -1,0 +1,163 @@
+"""A worker that enqueues, claims and finishes without end, telling before and after each call what it does and what it got;
+and the book in which that is kept, to be compared with the store afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from interlock.domain.decide import Complete
+from interlock.domain.job import Job, NewJob, Receipt
+from interlock.domain.lifecycle import TERMINAL, Status, Verb
+from interlock.domain.policy import ClaimAsk
+from interlock.errors import Unavailable
+from interlock.storage.contract import Store
+from tests.process.acts import TENANT, said
+from tests.process.conftest import Judge
+from tests.support.crew import Place, until
+
+VERBS: Final = ("enqueue", "claim", "finish")
+LEASE_SECONDS: Final = 0.3
+
+Tell = Callable[[str, str, Any], None]
+
+
+def payload_of(id: str) -> str:
+    """Longer than a line, and different for every job."""
+    return '{"id": "' + id + '", "text": "' + f"{id} \\u0000 " * 8 + '"}'
+
+
+def result_of(worker: int, fence: int) -> str:
+    return f'{{"worker":{worker}, "fence":{fence}}}'
+
+
+async def toil(
+    store: Store, worker: int, tell: Tell, *, insist: bool = False, stop: asyncio.Event | None = None
+) -> None:
+    """With `insist` a call whose outcome is unknown is made again, until it is answered.
+
+    Every other worker then names its claims, so that they may be repeated; the others lose what they do not hear of.
+    """
+
+    async def call(verb: str, facts: Any, make: Callable[[], Any]) -> Any:
+        tell("before", verb, facts)
+        while True:
+            try:
+                return await make()
+            except Unavailable as error:
+                if not insist:
+                    raise
+                tell("unknown", verb, error.code)
+
+    for turn in itertools.count():
+        if stop is not None and stop.is_set():
+            return
+        ids = [f"{worker:08x}-{turn:04x}-7000-8000-{n:012x}" for n in range(2)]
+        jobs = [NewJob(id, "t", payload=payload_of(id)) for id in ids]
+        await call("enqueue", ids, partial(store.enqueue, TENANT, jobs, whole=True))
+        tell("after", "enqueue", ids)
+        name = str(turn) if insist and worker % 2 else None
+        ask = ClaimAsk(f"w{worker}", limit=3, lease_seconds=LEASE_SECONDS, claim_id=name)
+        held = await call("claim", None, partial(store.claim, TENANT, ask))
+        tell("after", "claim", [(job.id, job.fence) for job in held])
+        orders = [Complete(job.id, job.fence, ask.worker, result_of(worker, job.fence)) for job in held]
+        answers = await call("finish", [(job.id, job.fence) for job in held], partial(store.carry_out, TENANT, orders))
+        tell("after", "finish", said(answers))
+
+
+def toil_in_a_process(pipe: Connection, place: Place, worker: int) -> None:
+    """Open the store, wait for the word, and go."""
+
+    async def work() -> None:
+        store = await place.open(size=1)
+        pipe.send(None)
+        pipe.recv()
+        await toil(store, worker, lambda *told: pipe.send(told))
+
+    asyncio.run(work())
+
+
+class Book:
+    """What was acknowledged, and what may have happened besides."""
+
+    def __init__(self) -> None:
+        self.enqueued: set[str] = set()
+        self.perhaps: list[list[str]] = []
+        self.granted: dict[tuple[str, int], int] = {}
+        self.finished: dict[str, tuple[Receipt, int]] = {}
+        self.refused: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+        self.answers = 0
+
+    def writer(self, worker: int) -> Tell:
+        """Notes what one worker tells; a call that was not answered stays among those that may have happened."""
+
+        def note(when: str, verb: str, facts: Any) -> None:
+            match when, verb:
+                case "before", "enqueue":
+                    self.perhaps.append(facts)
+                case "after", "enqueue":
+                    self.perhaps.remove(facts)
+                    self.enqueued.update(facts)
+                case "after", "claim":
+                    for grant in facts:
+                        assert grant not in self.granted, f"{grant} was granted twice"
+                        self.granted[grant] = worker
+                case "after", "finish":
+                    for answer in facts:
+                        if isinstance(answer, Receipt):
+                            assert answer.id not in self.finished, f"{answer.id} was finished twice"
+                            self.finished[answer.id] = (answer, worker)
+                        else:
+                            self.refused[answer] += 1
+                case "unknown", _:
+                    self.unknown[f"{verb} {facts}"] += 1
+            self.answers += when == "after"
+
+        return note
+
+    async def compare(self, judge: Judge) -> None:
+        """Nothing acknowledged is lost, nothing is torn or done twice, nothing was invented."""
+        ids = [job.id for job in await judge.everything()]
+        there: dict[str, Job] = {}
+        for i in range(0, len(ids), 500):
+            there |= {job.id: job for job in await judge.jobs(ids[i : i + 500])}
+        assert self.enqueued <= there.keys(), f"lost: {sorted(self.enqueued - there.keys())[:5]}"
+        assert there.keys() <= self.enqueued.union(*self.perhaps), "invented jobs"
+        assert all(job.payload == payload_of(id) for id, job in there.items())
+        for batch in self.perhaps:
+            assert sum(id in there for id in batch) in (0, len(batch)), f"half a batch: {batch}"
+        assert set(self.refused) <= {"lease_lost"}, self.refused
+        for id, job in there.items():
+            rows = await judge.store.history(TENANT, id)
+            granted = {row.fence: row.actor for row in rows if row.verb == Verb.CLAIM}
+            ended = {row.fence: row for row in rows if row.verb == Verb.COMPLETE}
+            for fence, actor in granted.items():
+                worker = self.granted.pop((id, fence), None)
+                assert worker is None or actor == f"worker:w{worker}"
+            if id in self.finished:
+                receipt, worker = self.finished.pop(id)
+                assert (job.status, job.version) == (receipt.status, receipt.version) == (Status.SUCCEEDED, len(rows))
+                assert job.result == result_of(worker, receipt.fence)
+                assert (receipt.finished_at, receipt.version) == (job.finished_at, ended[receipt.fence].version)
+            assert len(ended) == (job.status == Status.SUCCEEDED)
+        assert not self.granted, f"grants that never were: {list(self.granted)[:5]}"
+        assert not self.finished
+        await judge.check(integrity=True)
+
+    async def finish_what_is_left(self, judge: Judge) -> Counter[Status]:
+        """Once the leases of the dead have run out, all work is done by somebody else; how everything ended."""
+
+        async def all_ended() -> bool:
+            left = await judge.store.claim(TENANT, ClaimAsk("last", limit=100))
+            await judge.store.carry_out(TENANT, [Complete(job.id, job.fence, "last") for job in left])
+            return bool(not left and all(job.status in TERMINAL for job in await judge.everything()))
+
+        await until(all_ended, "every job has ended")
+        await judge.check(histories=False)
+        return Counter(job.status for job in await judge.everything())
