@@ -178,7 +178,7 @@ class Oracle:
                 self.take("-")
             self.digits()
         token = self.text[start : self.at]
-        if token == whole:
+        if token == whole:  # noqa: SIM108 - two kinds of number, two lines
             fits = len(token) < 100 and -(2**63) <= int(token) < 2**63
         else:
             fits = math.isfinite(float(token))

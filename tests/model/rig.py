@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ class Rig:
         self.store = store
         self.clock = clock
         self._truth = truth
+        self.seen: Counter[str] = Counter()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         # Not runner.run(), which sets and resets the handler of Ctrl-C each time, and that takes longer than most calls.
