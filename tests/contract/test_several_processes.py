@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 
 from interlock.storage.contract import Store
+from interlock.storage.migrate import migrations
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import Desk, complete, new_job
+from tests.contract.builders import OPERATOR, Desk, cancel, complete, new_job, release
 from tests.contract.doors import DatabaseError
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
@@ -58,3 +61,57 @@ async def test_a_job_that_could_not_be_added_leaves_nothing_to_mistake(desk: Des
     never = await desk.add(type="never")
     assert await desk.claimed(types=frozenset({"other"}), limit=9) == [other]
     assert await beside.claimed(types=frozenset({"never"}), limit=9) == [never]
+
+
+async def test_whatever_may_make_a_job_claimable_wakes_who_waits_here(desk: Desk) -> None:
+    job = await desk.running()
+    for act in (desk.add(), desk.do(release(job)), desk.store.pause(desk.tenant, "work", actor=None, reason=None)):
+        changed = desk.store.watch()
+        assert not changed.is_set()
+        await act
+        assert changed.is_set()
+    assert not desk.store.watch().is_set()
+
+
+async def test_what_one_opener_adds_wakes_who_waits_at_another(desk: Desk, beside: Desk) -> None:
+    changed = beside.store.watch()
+    async with asyncio.timeout(20):
+        while not changed.is_set():  # a hint may be lost while the listener is still connecting
+            await desk.add()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), 0.2)
+    assert await beside.claim(limit=1)
+
+
+async def test_a_store_says_how_durable_it_is(desk: Desk, engine: str) -> None:
+    facts = await desk.store.facts()
+    if engine == "sqlite":
+        assert facts["engine"].startswith("SQLite 3.")
+        assert (facts["journal_mode"], facts["synchronous"], facts["integrity"]) == ("wal", "full", "ok")
+    else:
+        assert facts["engine"].startswith("PostgreSQL ")
+        assert (facts["synchronous_commit"], facts["fsync"], facts["full_page_writes"]) == ("on", "on", "on")
+        assert facts["role"] == APP_LOGIN
+    assert facts["schema"] == migrations(f"interlock.storage.{engine}")[-1].name
+
+
+async def test_time_is_the_clock_of_the_database(desk: Desk, beside: Desk) -> None:
+    """P39: what a process thinks the time is decides nothing; here both are given the same clock."""
+    assert await desk.store.now() == await beside.store.now() == desk.clock.now
+    desk.clock.advance(0.000001)
+    assert await desk.store.now() == desk.clock.now
+
+
+async def test_a_type_paused_by_one_is_paused_for_all(desk: Desk, beside: Desk) -> None:
+    id = await desk.add()
+    await beside.store.pause(desk.tenant, "work", actor=OPERATOR, reason="incident")
+    assert await desk.claim() == []
+    await beside.store.pause(desk.tenant, "work", actor=None, reason=None)
+    assert await desk.claimed() == [id]
+
+
+async def test_a_job_ended_by_one_is_ended_for_all(desk: Desk, beside: Desk) -> None:
+    id = await desk.add()
+    await beside.do(cancel(id))
+    assert await desk.claim() == []
+    assert (await desk.job(id)) == (await beside.job(id))
