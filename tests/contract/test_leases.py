@@ -8,7 +8,7 @@ import pytest
 
 from interlock.domain.job import Pulse, Refused
 from interlock.domain.lifecycle import Status, Verb
-from interlock.errors import LeaseLost, NotFound, NotRunning
+from interlock.errors import AlreadyFinished, LeaseLost, NotFound, NotRunning
 from tests.contract.builders import (
     NEVER,
     OPERATOR,
@@ -274,7 +274,7 @@ async def test_the_same_worker_with_an_old_fence_is_stale_too(desk: Desk) -> Non
     await desk.do(release(first))
     second = await desk.again(first, worker="w1")
     before = await desk.trace(first.id)
-    assert isinstance(await desk.refused(complete(first)), Exception)
+    assert isinstance(await desk.refused(complete(first)), AlreadyFinished)
     assert isinstance(await desk.heartbeat_refused(beat(first)), NotRunning)
     assert await desk.trace(first.id) == before
     await desk.do(complete(second))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -96,7 +95,7 @@ async def test_what_one_tenant_does_leaves_the_other_alone(desk: Desk, rival: De
 @pytest.mark.parametrize("name", ["a'; drop table job; --", "größe", "🐢", "a/b", "A", "%", "NULL", " "])
 async def test_any_name_of_a_tenant_is_only_a_name(desk: Desk, name: str) -> None:
     other = Desk(desk.store, f"{desk.tenant}{name}", desk.clock)
-    job: Any = await other.running()
+    job = await other.running()
     await other.do(complete(job))
     assert (await other.job(job.id)).tenant == other.tenant
     assert await desk.store.find(desk.tenant, Filter()) == []

@@ -12,16 +12,14 @@ from typing import Any, Final
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
-    MultipleResults,
     RuleBasedStateMachine,
-    multiple,
+    initialize,
     rule,
     run_state_machine_as_test,
 )
 
-from interlock.domain.decide import Cancel, Complete, Expire, Order, PassDeadline, Revoke
-from interlock.domain.job import Checkpoint, Enqueued, Filter, Job, NewJob, Refused
+from interlock.domain.decide import Complete, Expire, Order, PassDeadline, Release
+from interlock.domain.job import Enqueued, Filter, Job, NewJob, Refused
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import Backoff
@@ -30,15 +28,23 @@ from interlock.storage.contract import Store
 from tests.model.rig import FAST, Rig, examples, open_rig
 from tests.model.words import (
     Held,
+    Pick,
+    Say,
     beat,
-    beat_with,
+    beat_and_save,
     built,
+    cancel,
     cancel_ack,
     checkpoint,
     complete,
+    expire,
     fail,
     optional,
+    pass_deadline,
+    picks,
     release,
+    revoke,
+    say,
     subset,
 )
 from tests.support.postgres import Postgres
@@ -73,8 +79,8 @@ json_texts = st.sampled_from(
 errors = st.sampled_from(('{"message":"ü\\n","kind":"X"}', '{"message":"","kind":null,"details":[ 1.0 ]}'))
 bodies = st.sampled_from((b"1", b"2")).map(lambda body: sha256(body).digest())
 
-jobs: Bundle[str] = Bundle("jobs")
-grants: Bundle[Held] = Bundle("grants")
+grants = picks("grant")
+jobs = picks("job")
 
 
 @st.composite
@@ -104,36 +110,27 @@ def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
     return facts
 
 
-finishes = st.one_of(
-    st.builds(
-        complete,
-        grants,
-        st.one_of(st.none(), json_texts),
-        st.one_of(st.none(), words),
-        optional('{"tokens":1}'),
-        st.booleans(),
-    ),
-    st.builds(fail, grants, errors, st.booleans(), st.one_of(st.none(), seconds), st.booleans()),
-    st.builds(
-        release,
-        grants,
-        st.one_of(st.none(), words),
-        st.one_of(st.none(), seconds),
-        optional(START, START + 7),
-        st.lists(jobs, max_size=2),
-    ),
-    st.builds(cancel_ack, grants),
-)
 reasons = st.one_of(st.none(), words)
+odd = st.booleans()
+finishes = st.one_of(
+    say(complete, grants, st.one_of(st.none(), json_texts), reasons, optional('{"tokens":1}'), odd),
+    say(fail, grants, errors, st.booleans(), st.one_of(st.none(), seconds), odd),
+    say(release, grants, reasons, st.one_of(st.none(), seconds), optional(START, START + 7)),
+    say(cancel_ack, grants),
+)
 orders = st.one_of(
     finishes,
     finishes,
-    built(Cancel, {"id": jobs, "actor": words, "reason": reasons, "force": st.booleans()}),
-    built(Revoke, {"id": jobs, "actor": words, "reason": reasons}),
-    jobs.map(Expire),
-    jobs.map(PassDeadline),
+    finishes,
+    say(cancel, jobs, words, reasons, st.booleans()),
+    say(revoke, jobs, words, reasons),
+    st.one_of(say(expire, jobs), say(pass_deadline, jobs)),
 )
-checkpoints = st.builds(checkpoint, grants, st.integers(0, 3), json_texts, st.booleans())
+checkpoints = say(checkpoint, grants, st.integers(0, 3), json_texts, odd)
+beats = st.one_of(
+    say(beat, grants, st.one_of(st.none(), lasting)),
+    say(beat_and_save, grants, st.one_of(st.none(), lasting), st.integers(0, 3), json_texts, odd),
+)
 some_names = subset(names).map(frozenset)
 asks = built(
     ClaimAsk,
@@ -149,6 +146,10 @@ asks = built(
 )
 
 
+GREEDY: Final = ClaimAsk("plain", capabilities=frozenset(names), affinity_keys=None, limit=100, lease_seconds=30.0)
+NOBODY: Final = Held("ffffffff-0000-7000-8000-000000000000", 1, "plain")
+
+
 class Twins(RuleBasedStateMachine):
     """Two stores, one script."""
 
@@ -158,6 +159,8 @@ class Twins(RuleBasedStateMachine):
         self.clock = left.clock
         self.clock.now = START
         self.ids: list[str] = []
+        self.parents: dict[str, str] = {}
+        self.grants: list[Held] = []
 
     def both(self, call: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
         answer = self.left.run(call(self.left.store))
@@ -165,15 +168,28 @@ class Twins(RuleBasedStateMachine):
         assert same(answer) == same(other)
         return answer
 
-    @rule(target=jobs, batch=st.lists(new_jobs(), min_size=1, max_size=4), whole=st.booleans())
-    def enqueue(self, batch: list[dict[str, Any]], whole: bool) -> MultipleResults[str]:
-        return self._enqueue(batch, whole)
+    def say(self, about: Say) -> Any:
+        """The words, about something that is there; nobody's job if there is nothing."""
+        number = about.pick.number
+        if about.of_a_grant:
+            return about.make(self.grants[number % len(self.grants)] if self.grants else NOBODY, *about.rest)
+        return about.make(self.ids[number % len(self.ids)] if self.ids else NOBODY.id, *about.rest)
 
-    @rule(target=jobs, parent=jobs, batch=st.lists(new_jobs(), min_size=1, max_size=2), whole=st.booleans())
-    def enqueue_children(self, parent: str, batch: list[dict[str, Any]], whole: bool) -> MultipleResults[str]:
-        return self._enqueue([{**facts, "parent_id": parent} for facts in batch], whole)
+    @initialize(batch=st.lists(new_jobs(), min_size=3, max_size=4))
+    def begin(self, batch: list[dict[str, Any]]) -> None:
+        self.add([{**facts, "run_at": None, "delay_seconds": None} for facts in batch], False)
+        self.take(GREEDY)
 
-    def _enqueue(self, batch: list[dict[str, Any]], whole: bool) -> MultipleResults[str]:
+    @rule(batch=st.lists(new_jobs(), min_size=1, max_size=3), whole=st.booleans())
+    def enqueue(self, batch: list[dict[str, Any]], whole: bool) -> None:
+        self.add(batch, whole)
+
+    @rule(parent=jobs, batch=st.lists(new_jobs(), min_size=1, max_size=2), whole=st.booleans())
+    def enqueue_children(self, parent: Pick, batch: list[dict[str, Any]], whole: bool) -> None:
+        id = self.ids[parent.number % len(self.ids)] if self.ids else NOBODY.id
+        self.add([{**facts, "parent_id": id} for facts in batch], whole)
+
+    def add(self, batch: list[dict[str, Any]], whole: bool) -> None:
         number = next(_ids)
         new = [
             NewJob(f"{number * 2_654_435_761 % (1 << 32):08x}-{i:04x}-7000-8000-000000000000", **facts)
@@ -188,36 +204,52 @@ class Twins(RuleBasedStateMachine):
             return list(answers)
 
         answers = self.both(enqueue)
-        added = [answer.id for answer in answers if isinstance(answer, Enqueued) and not answer.replayed]
-        self.ids += added
-        return multiple(*added)
+        added = [
+            job
+            for job, answer in zip(new, answers, strict=True)
+            if isinstance(answer, Enqueued) and not answer.replayed
+        ]
+        self.ids += [job.id for job in added]
+        self.parents |= {job.id: job.parent_id for job in added if job.parent_id is not None}
 
-    @rule(target=grants, ask=asks)
-    def claim(self, ask: ClaimAsk) -> MultipleResults[Held]:
-        return multiple(*self.take(ask))
+    @rule(ask=asks)
+    def claim(self, ask: ClaimAsk) -> None:
+        self.take(ask)
+
+    @rule()
+    def claim_all(self) -> None:
+        self.take(GREEDY)
 
     def take(self, ask: ClaimAsk) -> list[Held]:
         granted = self.both(lambda store: store.claim(self.tenant, ask))
-        return [Held(job.id, job.fence, ask.worker) for job in granted]
+        held = [Held(job.id, job.fence, ask.worker) for job in granted]
+        self.grants += held
+        return held
 
     @rule(batch=st.lists(orders, min_size=1, max_size=4))
-    def carry_out(self, batch: list[Order]) -> None:
-        self.finish(batch)
+    def carry_out(self, batch: list[Say]) -> None:
+        self.finish([self.say(each) for each in batch])
+
+    @rule(grant=grants, stranger=jobs)
+    def wait_for_children(self, grant: Pick, stranger: Pick) -> None:
+        held = self.grants[grant.number % len(self.grants)] if self.grants else NOBODY
+        chosen = [child for child, parent in self.parents.items() if parent == held.id]
+        if stranger.number % 4 == 0 and self.ids:
+            chosen.append(self.ids[stranger.number % len(self.ids)])
+        self.finish([Release(held.id, held.fence, held.worker, children=tuple(chosen))])
 
     def finish(self, batch: Sequence[Order]) -> None:
         self.both(lambda store: store.carry_out(self.tenant, batch))
 
-    @rule(batch=st.lists(st.tuples(grants, st.one_of(st.none(), lasting)), min_size=1, max_size=3))
-    def heartbeat(self, batch: list[tuple[Held, float | None]]) -> None:
-        beats = [beat(held, lease) for held, lease in batch]
-        self.both(lambda store: store.heartbeat(self.tenant, beats))
+    @rule(batch=st.lists(beats, min_size=1, max_size=3))
+    def heartbeat(self, batch: list[Say]) -> None:
+        said = [self.say(each) for each in batch]
+        self.both(lambda store: store.heartbeat(self.tenant, said))
 
-    @rule(batch=st.lists(checkpoints, min_size=1, max_size=3), beating=st.booleans())
-    def checkpoint(self, batch: list[Checkpoint], beating: bool) -> None:
-        if beating:
-            self.both(lambda store: store.heartbeat(self.tenant, [beat_with(saved, None) for saved in batch]))
-        else:
-            self.both(lambda store: store.checkpoint(self.tenant, batch))
+    @rule(batch=st.lists(checkpoints, min_size=1, max_size=3))
+    def checkpoint(self, batch: list[Say]) -> None:
+        said = [self.say(each) for each in batch]
+        self.both(lambda store: store.checkpoint(self.tenant, said))
 
     @rule(micros=st.one_of(st.integers(0, 10**9), st.sampled_from((1, SECOND))))
     def time_passes(self, micros: int) -> None:
@@ -299,7 +331,7 @@ def test_both_engines_have_the_same_head_after_the_same_script(twins: tuple[Rig,
         twin = Twins(left, right, tenant)
         held: list[Held] = []
         for _ in range(10 if FAST else 40):
-            twin._enqueue([{"type": dice.choice(names), "payload": str(dice.random())} for _ in range(5)], False)
+            twin.add([{"type": dice.choice(names), "payload": str(dice.random())} for _ in range(5)], False)
             held += twin.take(ClaimAsk(dice.choice(names), limit=4))
             dice.shuffle(held)
             done = [held.pop() for _ in range(len(held) // 2)]

@@ -1,16 +1,18 @@
-"""What workers say, made of what they remember of a grant."""
+"""What workers and operators say. Hypothesis draws the words; whom or what they are about is picked when they are said."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
-from interlock.domain.decide import CancelAck, Complete, Fail, Release
+from interlock.domain.decide import Cancel, CancelAck, Complete, Expire, Fail, PassDeadline, Release, Revoke
 from interlock.domain.job import Beat, Checkpoint
 
 T = TypeVar("T")
+Draw = st.SearchStrategy[Any]
 
 
 class Held(NamedTuple):
@@ -21,6 +23,25 @@ class Held(NamedTuple):
     worker: str
 
 
+class Pick(NamedTuple):
+    """Which one: of what kind, and the how manieth of those there are."""
+
+    kind: str
+    number: int
+
+
+class Say(NamedTuple):
+    """Words still to be said about a pick."""
+
+    make: Callable[..., Any]
+    pick: Pick
+    rest: tuple[Any, ...]
+
+    @property
+    def of_a_grant(self) -> bool:
+        return "held" in signature(self.make).parameters
+
+
 def complete(held: Held, result: str | None, summary: str | None, usage: str | None, odd: bool) -> Complete:
     return Complete(held.id, held.fence, held.worker, result, summary, usage, odd and result is not None)
 
@@ -29,13 +50,28 @@ def fail(held: Held, error: str, retryable: bool, after: float | None, odd: bool
     return Fail(held.id, held.fence, held.worker, error, retryable, after, odd)
 
 
-def release(held: Held, reason: str | None, delay: float | None, at: int | None, children: list[str]) -> Release:
-    run_at = at if delay is None else None
-    return Release(held.id, held.fence, held.worker, reason, run_at, delay, tuple(children))
+def release(held: Held, reason: str | None, delay: float | None, at: int | None) -> Release:
+    return Release(held.id, held.fence, held.worker, reason, at if delay is None else None, delay)
 
 
 def cancel_ack(held: Held) -> CancelAck:
     return CancelAck(held.id, held.fence, held.worker)
+
+
+def cancel(id: str, actor: str, reason: str | None, force: bool) -> Cancel:
+    return Cancel(id, actor, reason, force)
+
+
+def revoke(id: str, actor: str, reason: str | None) -> Revoke:
+    return Revoke(id, actor, reason)
+
+
+def expire(id: str) -> Expire:
+    return Expire(id)
+
+
+def pass_deadline(id: str) -> PassDeadline:
+    return PassDeadline(id)
 
 
 def checkpoint(held: Held, seq: int, data: str, odd: bool) -> Checkpoint:
@@ -46,15 +82,23 @@ def beat(held: Held, seconds: float | None) -> Beat:
     return Beat(held.id, held.fence, held.worker, seconds)
 
 
-def beat_with(saved: Checkpoint, seconds: float | None) -> Beat:
-    return Beat(saved.id, saved.fence, saved.worker, seconds, saved)
+def beat_and_save(held: Held, seconds: float | None, seq: int, data: str, odd: bool) -> Beat:
+    return Beat(held.id, held.fence, held.worker, seconds, checkpoint(held, seq, data, odd))
 
 
-def optional(*values: Any) -> st.SearchStrategy[Any]:
+def say(make: Callable[..., Any], pick: st.SearchStrategy[Pick], *rest: Draw) -> st.SearchStrategy[Say]:
+    return st.builds(Say, st.just(make), pick, st.tuples(*rest))
+
+
+def picks(*kinds: str) -> st.SearchStrategy[Pick]:
+    return st.builds(Pick, st.sampled_from(kinds), st.integers(0, 30))
+
+
+def optional(*values: Any) -> Draw:
     return st.sampled_from((None, *values))
 
 
-def built(kind: Callable[..., T], fields: dict[str, st.SearchStrategy[Any]], **fixed: Any) -> st.SearchStrategy[T]:
+def built(kind: Callable[..., T], fields: dict[str, Draw], **fixed: Any) -> st.SearchStrategy[T]:
     """Like st.builds, which would also make up the fields that are left out."""
     return st.fixed_dictionaries(fields).map(lambda drawn: kind(**fixed, **drawn))
 

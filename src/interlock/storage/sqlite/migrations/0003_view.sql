@@ -6,7 +6,7 @@ SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers
   j.run_at, j.deadline, j.timeout_seconds, b.backoff, b.expiry_delay_seconds, j.attempt, j.max_attempts, j.worker, j.fence,
   j.lease_expires_at, CASE WHEN j.status = 'running' THEN j.heartbeat_at END AS heartbeat_at, j.gate_id,
   CASE WHEN j.awaiting = 0 THEN '[]' ELSE
-    (SELECT json_group_array(a.child_id ORDER BY a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
+    (SELECT json_group_array(a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
   END AS awaiting,
   j.cancel_requested_at, j.cancel_reason,
   c.data AS checkpoint, c.seq AS checkpoint_seq, r.usage, r.result, r.result_summary, j.error,
