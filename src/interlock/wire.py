@@ -15,9 +15,10 @@ from interlock.domain import policy, text
 from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, Job, NewJob
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
-from interlock.errors import Error, Invalid, NotFound
+from interlock.errors import Error, Invalid, NotFound, TooLarge
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+REMARK_BYTES: Final = 8 * 1024
 LONGEST_DELAY_SECONDS: Final = 10 * 365 * 86_400
 
 
@@ -149,6 +150,16 @@ def error_body(
         body["details"] = details
     stored, more = text.mend(encode(body, what="error"), what="error", limit=limit)
     return stored, mended or more
+
+
+def remark(value: str | None, field: str) -> str | None:
+    """Free text that people read: odd characters are mended, never refused; only its size is."""
+    if value is None:
+        return None
+    mended = text.mend_text(value)[0].replace("\x00", "\ufffd")
+    if (size := len(mended.encode())) > REMARK_BYTES:
+        raise TooLarge(field, size, REMARK_BYTES)
+    return mended
 
 
 def name(value: str, field: str) -> str:

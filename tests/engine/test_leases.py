@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from interlock.domain.decide import Complete, Fail, Release
-from interlock.domain.job import Beat, Checkpoint
+from interlock.domain.decide import Complete, Fail, Finish, Release
+from interlock.domain.job import Beat, Checkpoint, Refused
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
-from interlock.errors import Invalid, LeaseLost, Malformed, TooLarge
+from interlock.errors import Invalid, LeaseLost, Malformed, NotFound, TooLarge
 from interlock.storage.contract import Store
 from interlock.wire import error_body, job_request
 
@@ -116,3 +116,28 @@ async def test_single_finishes_made_at_once_each_get_their_own_answer(
     assert [job.result for job in await store.get("acme", [job.id for job in jobs]) if job is not None] == [
         None if n == 7 else str(n) for n in range(20)
     ]
+
+
+@pytest.mark.parametrize("odd", ["nul \x00 byte", "lone \ud800 surrogate", "\u202ebidi"])
+async def test_a_remark_of_any_text_is_kept(interlock_engine: Engine, who: Principal, odd: str) -> None:
+    id, fence = await grant(interlock_engine, who)
+    await interlock_engine.jobs.cancel(who, id, reason=odd)
+    await interlock_engine.leases.release("acme", Release(id, fence, "w", reason=odd))
+    id, fence = await grant(interlock_engine, who)
+    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", result_summary=odd))
+    job = await interlock_engine.reads.job("acme", id)
+    assert job.result_summary == odd.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+
+
+async def test_an_id_that_cannot_be_one_is_like_an_unknown_job(interlock_engine: Engine, who: Principal) -> None:
+    id, fence = await grant(interlock_engine, who)
+    for wrong in ("", "nonsense", "\x00", id + "0"):
+        with pytest.raises(NotFound):
+            await interlock_engine.jobs.cancel(who, wrong)
+        with pytest.raises(NotFound):
+            await interlock_engine.leases.checkpoint("acme", Checkpoint(wrong, fence, "w", 1, "1"))
+    orders: list[Finish] = [Complete("nonsense", 1, "w"), Complete(id.upper(), fence, "w"), Fail(id, fence, "w", "{")]
+    answers = await interlock_engine.leases.finishes("acme", orders)
+    assert [getattr(getattr(a, "error", None), "code", "done") for a in answers] == ["not_found", "done", "malformed"]
+    (beat,) = await interlock_engine.leases.heartbeats("acme", [Beat("nonsense", 1, "w")])
+    assert isinstance(beat, Refused)

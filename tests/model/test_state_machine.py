@@ -191,7 +191,8 @@ class Machine(RuleBasedStateMachine):
         held = self.held(pick)
         mine = [life.id for life in by_seq(self.model.jobs.values()) if life.born.parent_id == held.id]
         chosen = [mine[number % len(mine)] for number in children] if mine else []
-        chosen += [UNKNOWN if stranger and not mine else held.id] if stranger else []
+        if stranger:
+            chosen.append(held.id if mine else UNKNOWN)
         self._carry_out([Release(held.id, held.fence, held.worker, children=tuple(chosen))])
 
     @rule(batch=st.lists(draws.orders, min_size=2, max_size=5))

@@ -1,12 +1,15 @@
-"""Turning the answer to one item into a value or an exception."""
+"""Turning the answers to items into values or exceptions."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from interlock.domain.job import Refused
+from interlock.errors import Error
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 def answered(answer: T | Refused) -> T:
@@ -14,3 +17,18 @@ def answered(answer: T | Refused) -> T:
     if isinstance(answer, Refused):
         raise answer.error
     return answer
+
+
+async def each(
+    items: Sequence[T], check: Callable[[T], T], verb: Callable[[Sequence[T]], Awaitable[Sequence[A | Refused]]]
+) -> list[A | Refused]:
+    """The verb over all items that pass the check; an item that does not is refused alone, at its place."""
+    good: list[T] = []
+    refused: dict[int, Refused] = {}
+    for i, item in enumerate(items):
+        try:
+            good.append(check(item))
+        except Error as error:
+            refused[i] = Refused(error)
+    answers = iter(await verb(good) if good else ())
+    return [refused[i] if i in refused else next(answers) for i in range(len(items))]

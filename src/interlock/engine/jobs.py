@@ -48,15 +48,18 @@ class Jobs:
 
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         """Stop a job: at once unless it runs, then by request, or by force."""
-        return await self._order(who, Cancel(job_id, who.actor, reason, force))
+        order = Cancel(wire.job_id(job_id), who.actor, wire.remark(reason, "reason"), force)
+        return await self._order(who, order)
 
     async def revoke(self, who: Principal, job_id: str, *, reason: str | None = None) -> Receipt:
         """End a lease now, as if it had expired."""
-        return await self._order(who, Revoke(job_id, who.actor, reason))
+        return await self._order(who, Revoke(wire.job_id(job_id), who.actor, wire.remark(reason, "reason")))
 
     async def pause(self, who: Principal, type: str, *, reason: str | None = None) -> None:
         """Hand out no more jobs of this type."""
-        await self._store.pause(who.tenant, wire.name(type, "type"), actor=who.actor, reason=reason)
+        await self._store.pause(
+            who.tenant, wire.name(type, "type"), actor=who.actor, reason=wire.remark(reason, "reason")
+        )
 
     async def resume(self, who: Principal, type: str) -> None:
         await self._store.pause(who.tenant, wire.name(type, "type"), actor=None, reason=None)

@@ -13,7 +13,7 @@ from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import Beat, Checkpoint, Job, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
-from interlock.engine.answers import answered
+from interlock.engine.answers import answered, each
 from interlock.errors import Invalid
 from interlock.storage.contract import Store
 from interlock.wire import Limits
@@ -42,19 +42,18 @@ class Leases:
             if jobs or changed is None or left <= 0:
                 return jobs
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), min(left, POLL_SECONDS))
+                async with asyncio.timeout(min(left, POLL_SECONDS)):
+                    await changed.wait()
 
     async def heartbeat(self, tenant: str, beat: Beat) -> Pulse:
         """Extend a lease, with a checkpoint if there is one; tells of cancel requests and pauses."""
-        self._check_beat(beat)
-        (answer,) = await self._store.heartbeat(tenant, [beat])
+        (answer,) = await self.heartbeats(tenant, [beat])
         return answered(answer)
 
     async def heartbeats(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+        """Many signs of life at once, each with its own answer."""
         wire.check_batch(beats, self._limits)
-        for beat in beats:
-            self._check_beat(beat)
-        return await self._store.heartbeat(tenant, beats)
+        return await each(beats, self._checked_beat, lambda good: self._store.heartbeat(tenant, good))
 
     async def checkpoint(self, tenant: str, checkpoint: Checkpoint) -> int:
         """Save progress under the current fence; the number must rise."""
@@ -62,18 +61,12 @@ class Leases:
         return answered(answer)
 
     async def complete(self, tenant: str, order: Complete) -> Receipt:
-        return await self._finished(tenant, self._mended_result(order))
+        return await self._finished(tenant, order)
 
     async def fail(self, tenant: str, order: Fail) -> Receipt:
-        wire.seconds(order.retry_after_seconds, "retry_after_seconds", 0, LONGEST_RETRY_AFTER_SECONDS)
         return await self._finished(tenant, order)
 
     async def release(self, tenant: str, order: Release) -> Receipt:
-        if sum(x is not None for x in (order.run_at, order.delay_seconds, order.children or None)) > 1:
-            raise Invalid(
-                "release at a time, after a delay or when children have ended, not several", pointer="/run_at"
-            )
-        wire.seconds(order.delay_seconds, "delay_seconds", 0, wire.LONGEST_DELAY_SECONDS)
         return await self._finished(tenant, order)
 
     async def cancel_ack(self, tenant: str, order: CancelAck) -> Receipt:
@@ -82,11 +75,10 @@ class Leases:
     async def finishes(self, tenant: str, orders: Sequence[Finish]) -> list[Receipt | Refused]:
         """Many finishes at once, each with its own answer."""
         wire.check_batch(orders, self._limits)
-        mended = [self._mended_result(o) if isinstance(o, Complete) else o for o in orders]
-        return await self._store.carry_out(tenant, mended)
+        return await each(orders, self._checked_finish, lambda good: self._store.carry_out(tenant, good))
 
     async def _finished(self, tenant: str, order: Finish) -> Receipt:
-        (answer,) = await self._store.carry_out(tenant, [order])
+        (answer,) = await self.finishes(tenant, [order])
         return answered(answer)
 
     def _check(self, ask: ClaimAsk) -> None:
@@ -96,15 +88,38 @@ class Leases:
         if ask.claim_id is not None:
             wire.name(ask.claim_id, "claim_id")
 
-    def _check_beat(self, beat: Beat) -> None:
+    def _checked_beat(self, beat: Beat) -> Beat:
         wire.seconds(beat.lease_seconds, "lease_seconds", 1, self._limits.lease_seconds)
+        checkpoint = None if beat.checkpoint is None else self._mended(beat.checkpoint)
+        return beat._replace(id=wire.job_id(beat.id), worker=wire.name(beat.worker, "worker"), checkpoint=checkpoint)
 
     def _mended(self, checkpoint: Checkpoint) -> Checkpoint:
         data, mended = text.mend(checkpoint.data, what="checkpoint", limit=self._limits.checkpoint)
-        return checkpoint._replace(data=data, sanitized=mended)
+        id, worker = wire.job_id(checkpoint.id), wire.name(checkpoint.worker, "worker")
+        return checkpoint._replace(id=id, worker=worker, data=data, sanitized=mended)
 
-    def _mended_result(self, order: Complete) -> Complete:
-        if order.result is None:
-            return order
-        result, mended = text.mend(order.result, what="result", limit=self._limits.result)
-        return order._replace(result=result, sanitized=order.sanitized or mended)
+    def _checked_finish(self, order: Finish) -> Finish:
+        """The order with its text mended: a finish is refused for its size or its numbers, never for odd characters."""
+        id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
+        match order:
+            case Complete():
+                summary, mended = wire.remark(order.result_summary, "result_summary"), order.sanitized
+                result = order.result
+                if result is not None:
+                    result, more = text.mend(result, what="result", limit=self._limits.result)
+                    mended = mended or more
+                return order._replace(id=id, worker=worker, result=result, result_summary=summary, sanitized=mended)
+            case Fail():
+                wire.seconds(order.retry_after_seconds, "retry_after_seconds", 0, LONGEST_RETRY_AFTER_SECONDS)
+                error, more = text.mend(order.error, what="error", limit=self._limits.error)
+                return order._replace(id=id, worker=worker, error=error, sanitized=order.sanitized or more)
+            case Release():
+                if sum(x is not None for x in (order.run_at, order.delay_seconds, order.children or None)) > 1:
+                    raise Invalid("release at a time, after a delay or when children have ended, not several")
+                wire.seconds(order.delay_seconds, "delay_seconds", 0, wire.LONGEST_DELAY_SECONDS)
+                children = tuple(wire.job_id(child, "children") for child in order.children)
+                return order._replace(
+                    id=id, worker=worker, reason=wire.remark(order.reason, "reason"), children=children
+                )
+            case CancelAck():
+                return order._replace(id=id, worker=worker)

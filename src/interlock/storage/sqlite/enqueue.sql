@@ -23,9 +23,6 @@ INSERT INTO job_history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 SELECT b.idempotency_key, b.id, b.seq, b.body_sha256
 FROM json_each(:keys) k CROSS JOIN job_body b ON b.tenant = :tenant AND b.idempotency_key = k.value;
 
--- name: by_id
-SELECT j.id, j.seq FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
-
 -- name: open_parents
 -- Those of the named parents that may still have children.
 SELECT j.id, j.finished_at IS NULL AND j.cancel_requested_at IS NULL
