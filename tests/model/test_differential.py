@@ -166,6 +166,8 @@ class Twins(RuleBasedStateMachine):
         answer = self.left.run(call(self.left.store))
         other = self.right.run(call(self.right.store))
         assert same(answer) == same(other)
+        for each in answer if isinstance(answer, list) else ():
+            self.left.seen[each.error.code if isinstance(each, Refused) else type(each).__name__] += 1
         return answer
 
     def say(self, about: Say) -> Any:
@@ -286,6 +288,7 @@ class Twins(RuleBasedStateMachine):
         for id in sorted(self.ids):
             rows = self.both(lambda store, id=id: store.history(self.tenant, id))  # type: ignore[misc]
             ends.append((self.tenant, id, rows[-1].hash))
+            self.left.seen.update(f"{row.from_status} → {row.to_status} by {row.verb}" for row in rows)
         verdict = self.both(lambda store: store.verify(self.tenant))
         assert verdict.first_bad is None
         assert verdict.jobs == len(self.ids)
@@ -321,6 +324,7 @@ def twins(postgres: Postgres) -> Iterator[tuple[Rig, Rig]]:
 def test_both_engines_give_the_same_answers_to_the_same_script(twins: tuple[Rig, Rig]) -> None:
     left, right = twins
     run_state_machine_as_test(lambda: Twins(left, right, left.new_tenant() + " ü"), settings=examples(150, 30))  # type: ignore[arg-type]
+    print("\n".join(f"{count:6} {what}" for what, count in sorted(left.seen.items())))
 
 
 def test_both_engines_have_the_same_head_after_the_same_script(twins: tuple[Rig, Rig]) -> None:
