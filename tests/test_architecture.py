@@ -42,7 +42,7 @@ MAY_IMPORT: Mapping[str, set[str] | None] = {
     "__init__": None,
 }
 NO_THIRD_PARTY = {"__init__", "errors", "config", "domain"}
-DRIVERS = {"apsw", "asyncpg"}
+DRIVERS = {"apsw", "asyncpg", "obstore"}
 DRIVER_ROOMS = {"storage"}
 
 
@@ -90,7 +90,7 @@ def refusal(module: str, target: str) -> str | None:
         if room in NO_THIRD_PARTY:
             return f"{module} imports {target}: {room} takes nothing from outside the standard library"
         if top in DRIVERS and allowed is not None and room not in DRIVER_ROOMS:
-            return f"{module} imports {target}: only storage talks to a database driver"
+            return f"{module} imports {target}: only storage talks to a driver"
         if not declared(top):
             return f"{module} imports {target}: pyproject.toml does not name it as a dependency"
         return None

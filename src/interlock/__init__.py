@@ -1,3 +1,58 @@
 """Interlock: a durable job queue and control plane for AI agents."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from interlock.assemble import App as App
+    from interlock.errors import Error as Error
+    from interlock.errors import JobCancelled as JobCancelled
+    from interlock.errors import JobFailed as JobFailed
+    from interlock.errors import StepMismatch as StepMismatch
+    from interlock.sdk.context import Child as Child
+    from interlock.sdk.context import Context as Context
+    from interlock.sdk.handle import JobHandle as JobHandle
+    from interlock.sdk.raises import Fail as Fail
+    from interlock.sdk.raises import Release as Release
+    from interlock.sdk.raises import Retry as Retry
+    from interlock.sdk.raises import Suspended as Suspended
+    from interlock.sdk.replay import Answer as Answer
+    from interlock.sdk.tasks import Task as Task
+    from interlock.worker.loop import Worker as Worker
+
 __version__ = "0.1.0"
+
+# Where the public names live; each is loaded when it is first used.
+_HOMES = {
+    "Answer": "sdk.replay",
+    "App": "assemble",
+    "Child": "sdk.context",
+    "Context": "sdk.context",
+    "Error": "errors",
+    "Fail": "sdk.raises",
+    "JobCancelled": "errors",
+    "JobFailed": "errors",
+    "JobHandle": "sdk.handle",
+    "Release": "sdk.raises",
+    "Retry": "sdk.raises",
+    "StepMismatch": "errors",
+    "Suspended": "sdk.raises",
+    "Task": "sdk.tasks",
+    "Worker": "worker.loop",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

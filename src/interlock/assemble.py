@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from interlock.client.local import LocalClient
+from interlock.client.port import Client
+from interlock.config import Settings
+from interlock.domain.issuer import issuers
+from interlock.domain.principal import DEFAULT_TENANT, local
 from interlock.engine.engine import Engine
+from interlock.engine.tokens import OWN, Trust
 from interlock.errors import Invalid
-from interlock.storage.contract import Store
+from interlock.sdk.app import App as SdkApp
+from interlock.storage.contract import Objects, Store
 from interlock.storage.merged import merged
+
+if TYPE_CHECKING:
+    from interlock.engine.keys import Fetch
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
+S3: Final = "s3://"
+ARTIFACTS: Final = "interlock-artifacts"
 ADVICE: Final = "use sqlite:///PATH or postgresql://USER@HOST/NAME"
 
 
@@ -28,6 +41,24 @@ async def open_store(url: str) -> Store:
 
         return await PostgresStore.open(url)
     raise Invalid(f"{url.split('@')[-1]!r} is not a database; {ADVICE}", pointer="/database")
+
+
+def open_objects(place: str | None, database: str) -> Objects:
+    """Where artifacts are kept: a bucket, or a directory, by default beside the SQLite file or where the process runs."""
+    if place is not None and place.startswith(S3):
+        from interlock.storage.objects.bucket import Bucket
+
+        return Bucket.s3(place)
+    if place is None and database == f"{SQLITE}:memory:":
+        from interlock.storage.objects.bucket import Bucket
+
+        return Bucket.in_memory()
+    if place is not None and "://" in place:
+        raise Invalid("artifacts are kept in a directory or under s3://BUCKET/PREFIX", pointer="/artifacts")
+    from interlock.storage.objects.directory import Directory
+
+    beside = Path(_path(database)).parent if database.startswith(SQLITE) else Path()
+    return Directory((beside / ARTIFACTS if place is None else Path(place)).absolute())
 
 
 async def migrate(url: str) -> list[str]:
@@ -48,14 +79,39 @@ async def migrate(url: str) -> list[str]:
     raise Invalid(f"{url.split('@')[-1]!r} is not a database; {ADVICE}", pointer="/database")
 
 
+def trust(settings: Settings, fetch: Fetch) -> Trust:
+    """Whose credentials count, as the settings say; fetch reads an issuer's keys from outside."""
+    own = "tokens" in settings.auth
+    if "jwt" not in settings.auth:
+        return Trust(own=own)
+    from interlock.engine.jwt import Issuers
+
+    return Trust(own=own, issuers=Issuers(issuers(settings.issuers), fetch=fetch))
+
+
 @asynccontextmanager
-async def open_engine(url: str) -> AsyncIterator[Engine]:
+async def open_engine(url: str, *, artifacts: str | None = None, trust: Trust = OWN) -> AsyncIterator[Engine]:
     """An engine for as long as the block lasts; its background chores are up to the caller."""
-    engine = Engine(merged(await open_store(url)))
+    objects = open_objects(artifacts, url)
+    engine = Engine(merged(await open_store(url)), objects=objects, trust=trust)
     try:
         yield engine
     finally:
         await engine.close()
+
+
+async def open_client(url: str, *, tenant: str = DEFAULT_TENANT) -> Client:
+    """What the SDK and workers talk to, over an engine of its own."""
+    objects = open_objects(None, url)
+    return LocalClient(Engine(merged(await open_store(url)), objects=objects), local(tenant))
+
+
+class App(SdkApp):
+    """Tasks and where their jobs are: `sqlite:///PATH` or `postgresql://…`; connected at the first call."""
+
+    def __init__(self, url: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        self.url = url
+        super().__init__(lambda: open_client(url, tenant=tenant))
 
 
 def _path(url: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from interlock.errors import Invalid
 
 PREFIX = "INTERLOCK_"
 FILE = "interlock.toml"
+OFF = "off"
+CREDENTIALS = ("tokens", "jwt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,9 @@ class Settings:
 
     database: str = "sqlite:///interlock.db"
     tenant: str = "default"
+    artifacts: str | None = None
+    auth: tuple[str, ...] = ()
+    issuers: tuple[Mapping[str, Any], ...] = ()
 
 
 def load(
@@ -31,7 +37,10 @@ def load(
     values = _from_file((directory or Path.cwd()) / FILE)
     values |= {name: value for name in _names() if (value := _from_environ(name, environ)) is not None}
     values |= {name: value for name, value in flags.items() if value is not None}
-    return Settings(**values)
+    settings = Settings(**{name: _READ[name](value) if name in _READ else value for name, value in values.items()})
+    if "jwt" in settings.auth and not settings.issuers:
+        raise Invalid("auth names jwt, but no issuers are set", pointer="/issuers")
+    return settings
 
 
 def _names() -> set[str]:
@@ -61,3 +70,27 @@ def _from_file(path: Path) -> dict[str, Any]:
     if unknown := sorted(values.keys() - _names()):
         raise Invalid(f"{path} has unknown settings: {', '.join(unknown)}")
     return values
+
+
+def _auth(value: object) -> tuple[str, ...]:
+    """Which credentials count: `off` for none, or names in a list or between commas."""
+    given = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+    if given == [OFF]:
+        return ()
+    if not isinstance(given, list) or not given or not all(word in CREDENTIALS for word in given):
+        raise Invalid(f"auth must be {OFF}, or a list of {' and '.join(CREDENTIALS)}", pointer="/auth")
+    return tuple(dict.fromkeys(given))
+
+
+def _issuers(value: object) -> tuple[Mapping[str, Any], ...]:
+    """Tables of a TOML file, or a JSON list of objects."""
+    try:
+        given = json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise Invalid(f"issuers cannot be read as JSON: {error}", pointer="/issuers") from None
+    if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
+        raise Invalid("issuers must be a list of tables", pointer="/issuers")
+    return tuple(given)
+
+
+_READ: Mapping[str, Callable[[object], Any]] = {"auth": _auth, "issuers": _issuers}

@@ -2,6 +2,8 @@
 
 Error
 ├── Malformed             400  the text is not the JSON we take
+├── Unauthenticated       401  no credential, or one that does not count
+├── Forbidden             403  the credential does not allow this
 ├── NotFound              404  no such job for this tenant
 ├── Conflict              409
 │   ├── LeaseLost              the fence no longer holds the job
@@ -9,12 +11,28 @@ Error
 │   ├── NotRunning             the caller itself has finished the grant
 │   ├── CheckpointConflict     an old checkpoint number with other data
 │   ├── NoCancelRequested      an acknowledgement of nothing
+│   ├── NotEditable            an edit of a job that is not waiting for a worker
+│   ├── AlreadyDecided         another decision than the one that was made
+│   ├── DigestMismatch         a decision about something else than what is asked
+│   ├── TokenExists            a token was made under this key before
+│   ├── AgentInUse             an agent with unfinished jobs cannot be deleted
 │   └── ParentEnded            a child for a job that ended or is being cancelled
+├── Gone                  410
+│   ├── GateExpired            nobody decided in time
+│   └── GateVoid               its job no longer waits for it
+├── PreconditionFailed    412  the job has another version
 ├── TooLarge              413
 ├── Invalid               422  a value outside the rules
-│   └── IdempotencyKeyReuse    the same key with another body
+│   ├── IdempotencyKeyReuse    the same key with another body
+│   ├── Unsatisfiable     416  a range beyond the end of a file
+│   ├── UnknownType            a type that is not registered, where that is demanded
+│   └── UnknownAgent           likewise for an agent
+├── ArtifactLost          500  the bytes of an artifact are missing or damaged
 ├── Unavailable           503  the database cannot be reached now
 │   └── Indeterminate          the connection broke around a commit
+├── JobFailed                  a job whose result was awaited has failed
+├── JobCancelled               likewise, cancelled
+├── StepMismatch               a run does not do again what was recorded of it
 └── Fatal                      the process must stop
     ├── StorageBroken          a failed fsync, a corrupt page
     └── SchemaMismatch         the database is older or newer than this program
@@ -41,15 +59,32 @@ class Malformed(Error):
         super().__init__(message)
 
 
+class Unauthenticated(Error):
+    """No credential came, or one that does not count; why is not told to whoever sent it."""
+
+    code = "unauthenticated"
+    status = 401
+
+    def __init__(self) -> None:
+        super().__init__("a valid credential is needed, sent as Authorization: Bearer …")
+
+
+class Forbidden(Error):
+    """The credential is good, but does not allow this."""
+
+    code = "forbidden"
+    status = 403
+
+
 class NotFound(Error):
     """No such thing exists for this tenant."""
 
     code = "not_found"
     status = 404
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, *, what: str = "job") -> None:
         self.job_id = job_id
-        super().__init__(f"no job {job_id}")
+        super().__init__(f"no {what} {job_id}")
 
 
 class Conflict(Error):
@@ -111,6 +146,19 @@ class NoCancelRequested(Conflict):
         super().__init__(f"job {job_id}: no cancel was requested")
 
 
+class TokenExists(Conflict):
+    """A token was made under this key before, and its text is shown only once."""
+
+    code = "token_exists"
+
+    def __init__(self, key: str, token_id: str) -> None:
+        self.key, self.token_id = key, token_id
+        super().__init__(
+            f"key {key!r} belongs to token {token_id}, whose text was shown once and is not kept; "
+            "if it was lost, revoke that token and make another one under a new key"
+        )
+
+
 class ParentEnded(Conflict):
     """No child is born under a job that has ended or is being cancelled."""
 
@@ -119,6 +167,84 @@ class ParentEnded(Conflict):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"parent {job_id} has ended or is being cancelled; it takes no more children")
+
+
+class NotEditable(Conflict):
+    """Only a job that waits for a worker can be edited."""
+
+    code = "not_editable"
+
+    def __init__(self, job_id: str, status: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is {status}; only a queued or retrying job can be edited")
+
+
+class AlreadyDecided(Conflict):
+    """An approval is decided once, and a voter votes once; this decision is another one."""
+
+    code = "already_decided"
+
+    def __init__(self, gate_id: str, how: str) -> None:
+        self.gate_id, self.how = gate_id, how
+        super().__init__(f"approval {gate_id}: already decided ({how})")
+
+
+class DigestMismatch(Conflict):
+    """A decision carried the digest of something else than what this gate asks."""
+
+    code = "digest_mismatch"
+
+    def __init__(self, gate_id: str) -> None:
+        self.gate_id = gate_id
+        super().__init__(f"approval {gate_id}: the digest is not that of this request; look at it again")
+
+
+class Gone(Error):
+    """The gate can no longer be decided."""
+
+    code = "gone"
+    status = 410
+
+
+class GateExpired(Gone):
+    """Nobody decided in time."""
+
+    code = "gate_expired"
+
+    def __init__(self, gate_id: str) -> None:
+        self.gate_id = gate_id
+        super().__init__(f"approval {gate_id}: it expired before it was decided")
+
+
+class GateVoid(Gone):
+    """The job no longer waits for this decision: it was cancelled, or its deadline passed."""
+
+    code = "gate_void"
+
+    def __init__(self, gate_id: str) -> None:
+        self.gate_id = gate_id
+        super().__init__(f"approval {gate_id}: it is void, its job no longer waits for it")
+
+
+class PreconditionFailed(Error):
+    """The job has changed since the caller looked at it."""
+
+    code = "precondition_failed"
+    status = 412
+
+    def __init__(self, job_id: str, expected: int, version: int) -> None:
+        self.job_id, self.expected, self.version = job_id, expected, version
+        super().__init__(f"job {job_id}: has version {version}, not {expected}; read it again")
+
+
+class AgentInUse(Conflict):
+    """An agent with unfinished jobs cannot be deleted."""
+
+    code = "in_use"
+
+    def __init__(self, kind: str, id: str) -> None:
+        self.kind, self.id = kind, id
+        super().__init__(f"agent {kind}/{id} has unfinished jobs; let them end or cancel them first")
 
 
 class TooLarge(Error):
@@ -156,6 +282,47 @@ class IdempotencyKeyReuse(Invalid):
         )
 
 
+class UnknownType(Invalid):
+    """Only registered types are taken here, and this is none."""
+
+    code = "unknown_type"
+
+    def __init__(self, type: str) -> None:
+        self.type = type
+        super().__init__(f"type {type!r} is not registered", pointer="/type")
+
+
+class UnknownAgent(Invalid):
+    """Only registered agents are taken here, and this is none."""
+
+    code = "unknown_agent"
+
+    def __init__(self, kind: str, id: str) -> None:
+        self.kind, self.id = kind, id
+        super().__init__(f"agent {kind}/{id} is not registered", pointer="/agent")
+
+
+class Unsatisfiable(Invalid):
+    """A range of bytes begins after the end of the file."""
+
+    code = "range_not_satisfiable"
+    status = 416
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        super().__init__(f"the range begins after the end: there are {size} bytes", pointer="/range")
+
+
+class ArtifactLost(Error):
+    """The bytes of an artifact are missing, or are not those that were stored."""
+
+    code = "artifact_lost"
+
+    def __init__(self, artifact_id: str, why: str) -> None:
+        self.artifact_id = artifact_id
+        super().__init__(f"artifact {artifact_id}: {why}; check where artifacts are kept, or restore a backup")
+
+
 class Unavailable(Error):
     """The database cannot be reached or is overloaded; nothing was changed, try again."""
 
@@ -167,6 +334,39 @@ class Indeterminate(Unavailable):
     """The connection broke around a commit: the change may or may not have happened; repeat the call."""
 
     code = "indeterminate"
+
+
+class JobFailed(Error):
+    """A job whose result was awaited has failed for good; error holds message, kind and details."""
+
+    code = "job_failed"
+
+    def __init__(self, job_id: str, status: str, error: dict[str, object]) -> None:
+        self.job_id, self.job_status, self.error = job_id, status, error
+        super().__init__(f"job {job_id} ended as {status}: {error.get('message', 'no reason was given')}")
+
+
+class JobCancelled(Error):
+    """A job whose result was awaited has been cancelled."""
+
+    code = "job_cancelled"
+
+    def __init__(self, job_id: str, reason: str | None) -> None:
+        self.job_id, self.reason = job_id, reason
+        super().__init__(f"job {job_id} was cancelled" + (f": {reason}" if reason else ""))
+
+
+class StepMismatch(Error):
+    """A run asks for something else than an earlier run of the same job recorded at this place."""
+
+    code = "step_mismatch"
+
+    def __init__(self, job_id: str, step: str, recorded: str, asked: str) -> None:
+        self.job_id, self.step, self.recorded, self.asked = job_id, step, recorded, asked
+        super().__init__(
+            f"job {job_id}: step {step!r} was recorded for {recorded}, now it is {asked}; "
+            "give the changed step another name, or redrive the job from the start"
+        )
 
 
 class Fatal(Error):

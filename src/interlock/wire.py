@@ -15,6 +15,7 @@ from interlock.domain import policy, text
 from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, Job, NewJob
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
+from interlock.domain.token import Token
 from interlock.errors import Error, Invalid, NotFound, TooLarge
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,7 +30,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     result: int = 256 * 1024
     checkpoint: int = 1024 * 1024
     error: int = 16 * 1024
+    step: int = 256 * 1024
+    event: int = 8 * 1024
     headers: int = 8 * 1024
+    artifact: int = 50 * 1024 * 1024
+    artifacts_of_tenant: int | None = None
     batch: int = 1000
     lease_seconds: float = 3600.0
     claim: int = 100
@@ -60,6 +65,19 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     idempotency_key: str | None = None
     parent_id: str | None = None
     requested_by: str | None = None
+
+
+class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A bearer token as somebody asks for it; absent types and repositories mean any, absent capabilities none."""
+
+    roles: list[str]
+    description: str | None = None
+    worker_id: str | None = None
+    types: list[str] | None = None
+    repositories: list[str] | None = None
+    capabilities: list[str] | None = None
+    expires_in_seconds: float | None = None
+    key: str | None = None
 
 
 def job_request(values: Mapping[str, Any]) -> JobRequest:
@@ -247,6 +265,15 @@ def history_to_dict(row: HistoryRow) -> dict[str, Any]:
         "at": when(row.at),
         "hash": row.hash.hex(),
     }
+
+
+def token_to_dict(token: Token) -> dict[str, Any]:
+    """A token as the API shows it, without its text."""
+    shown = token._asdict()
+    for field in ("created_at", "expires_at", "last_used_at", "revoked_at"):
+        if shown[field] is not None:
+            shown[field] = when(shown[field])
+    return shown
 
 
 def error_to_dict(error: Error) -> dict[str, Any]:

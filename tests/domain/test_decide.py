@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.domain.change import Change, Standing, Unchanged
 from interlock.domain.decide import (
     Cancel,
     CancelAck,
-    Change,
     Complete,
     Expire,
     Fail,
@@ -20,8 +20,6 @@ from interlock.domain.decide import (
     PassDeadline,
     Release,
     Revoke,
-    Standing,
-    Unchanged,
     answer_repeat,
     decide,
     receipt_of,

@@ -7,60 +7,17 @@ of the job under a row lock, asks `decide`, and writes the change; both engines 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from interlock.domain import principal
+from interlock.domain.approval import OpenGate
+from interlock.domain.change import Change, Standing, Unchanged, error_text, move
+from interlock.domain.edit import Edit, edit
 from interlock.domain.job import MAX_RELEASES, HistoryRow, Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
+from interlock.domain.overdue import SWEEP, expire_gate, pass_deadline
 from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
 from interlock.errors import AlreadyFinished, Error, LeaseLost, NoCancelRequested, NotRunning
-
-
-class Standing(NamedTuple):
-    """The part of a job that decisions look at."""
-
-    id: str
-    status: Status
-    attempt: int
-    max_attempts: int
-    version: int
-    fence: int
-    worker: str | None
-    run_at: int
-    deadline: int | None
-    lease_expires_at: int | None
-    run_started_at: int | None
-    timeout_seconds: float | None
-    backoff: str | None
-    expiry_delay_seconds: float | None
-    releases: int
-    cancel_requested_at: int | None
-    cancel_reason: str | None
-    error: str | None
-
-
-class Change(NamedTuple):
-    """A decided move; None leaves a field as it is."""
-
-    id: str
-    version: int  # the one it was decided on
-    status: Status
-    verb: Verb
-    actor: str
-    attempt: int
-    releases: int
-    reason: str | None = None
-    metadata: str | None = None  # JSON
-    run_at: int | None = None
-    error: str | None = None  # JSON
-    cancel_requested_at: int | None = None
-    cancel_reason: str | None = None
-    children: tuple[str, ...] = ()
-    result: str | None = None  # JSON
-    result_summary: str | None = None
-    usage: str | None = None  # JSON
-    sanitized: bool = False
 
 
 class Complete(NamedTuple):
@@ -131,7 +88,7 @@ class Revoke(NamedTuple):
 
 
 class Expire(NamedTuple):
-    """The clock says that a lease has run out."""
+    """The clock says that a lease, or a gate, has run out."""
 
     id: str
     verb: Verb = Verb.EXPIRE
@@ -145,17 +102,14 @@ class PassDeadline(NamedTuple):
 
 
 Finish = Complete | Fail | Release | CancelAck
-Order = Finish | Cancel | Revoke | Expire | PassDeadline
-
-
-class Unchanged(NamedTuple):
-    """Nothing to do: the job already is as the order wants it, or the clock was wrong."""
+Ending = Finish | OpenGate  # whatever a worker ends its grant with
+Order = Ending | Cancel | Revoke | Expire | PassDeadline | Edit
 
 
 def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | Unchanged | Error:
     """What the order does to a job in this standing; chance is a random number in [0, 1)."""
     match order:
-        case Complete() | Fail() | Release() | CancelAck():
+        case Complete() | Fail() | Release() | CancelAck() | OpenGate():
             if not holds(job, order.fence, order.worker):
                 return LeaseLost(order.id, order.fence)
             return _finish(order, job, now, chance)
@@ -166,12 +120,16 @@ def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | 
                 return AlreadyFinished(job.id, f"it is {job.status}, nobody holds it")
             return _lose_lease(order.verb, order.actor, "revoked", order.reason, job, now)
         case Expire():
+            if job.status is Status.WAITING_FOR_APPROVAL:
+                return expire_gate(job, now)
             if job.status is not Status.RUNNING or job.lease_expires_at is None or job.lease_expires_at > now:
                 return Unchanged()
             kind = "timeout" if _timed_out(job, now) else "lease_expired"
-            return _lose_lease(order.verb, principal.system("sweep"), kind, kind, job, now)
+            return _lose_lease(order.verb, SWEEP, kind, kind, job, now)
         case PassDeadline():
-            return _pass_deadline(order, job, now)
+            return pass_deadline(job, now)
+        case Edit():
+            return edit(order, job, now)
 
 
 def holds(job: Standing, fence: int, worker: str) -> bool:
@@ -207,15 +165,10 @@ def receipt_of(row: HistoryRow) -> Receipt:
     )
 
 
-def error_text(message: str, kind: str) -> str:
-    """An error of our own making, as stored."""
-    return json.dumps({"message": message, "kind": kind}, separators=(",", ":"))
-
-
-def _finish(order: Finish, job: Standing, now: int, chance: float) -> Change | Error:
+def _finish(order: Ending, job: Standing, now: int, chance: float) -> Change | Error:
     actor = principal.worker(order.worker)
     if isinstance(order, Complete):
-        return _change(job, Status.SUCCEEDED, order.verb, actor)._replace(
+        return move(job, Status.SUCCEEDED, order.verb, actor)._replace(
             result=order.result, result_summary=order.result_summary, usage=order.usage, sanitized=order.sanitized
         )
     if isinstance(order, CancelAck):
@@ -223,9 +176,15 @@ def _finish(order: Finish, job: Standing, now: int, chance: float) -> Change | E
             return NoCancelRequested(job.id)
         return _cancelled(job, order.verb, actor)
     if isinstance(order, Fail) and not order.retryable:
-        return _change(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
+        return move(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
     if job.cancel_requested_at is not None:
         return _cancelled(job, order.verb, actor)
+    if isinstance(order, OpenGate):
+        change = move(
+            job, Status.WAITING_FOR_APPROVAL, order.verb, actor,
+            facts={"gate_id": order.gate_id}, sanitized=order.sanitized,
+        )  # fmt: skip
+        return change._replace(gate_id=order.gate_id)
     if isinstance(order, Fail):
         backoff = Backoff.from_text(job.backoff) if job.backoff else DEFAULT_BACKOFF
         delay = after_failure(backoff, job.attempt, chance, order.retry_after_seconds)
@@ -238,7 +197,7 @@ def _finish(order: Finish, job: Standing, now: int, chance: float) -> Change | E
         run_at = now + round(order.delay_seconds * SECOND)
     else:
         run_at = now if order.run_at is None else max(order.run_at, now)
-    change = _change(job, Status.QUEUED, order.verb, actor, order.reason, run_at=run_at, facts={"run_at": run_at})
+    change = move(job, Status.QUEUED, order.verb, actor, order.reason, run_at=run_at, facts={"run_at": run_at})
     return change._replace(releases=job.releases + 1, children=order.children)
 
 
@@ -248,21 +207,21 @@ def _cancel(order: Cancel, job: Standing, now: int) -> Change | Unchanged | Erro
     if job.status in TERMINAL:
         return AlreadyFinished(job.id, f"it has ended as {job.status}")
     if job.status is not Status.RUNNING or order.force:
-        return _change(
+        return move(
             job, Status.CANCELLED, order.verb, order.actor, order.reason,
             facts={"why": order.reason}, cancel_requested_at=job.cancel_requested_at or now,
             cancel_reason=order.reason or job.cancel_reason,
         )  # fmt: skip
     if job.cancel_requested_at is not None:
         return Unchanged()
-    return _change(
+    return move(
         job, Status.RUNNING, order.verb, order.actor, order.reason,
         facts={"why": order.reason}, cancel_requested_at=now, cancel_reason=order.reason,
     )  # fmt: skip
 
 
 def _cancelled(job: Standing, verb: Verb, actor: str) -> Change:
-    return _change(job, Status.CANCELLED, verb, actor, job.cancel_reason, facts={"why": job.cancel_reason})
+    return move(job, Status.CANCELLED, verb, actor, job.cancel_reason, facts={"why": job.cancel_reason})
 
 
 def _lose_lease(verb: Verb, actor: str, kind: str, reason: str | None, job: Standing, now: int) -> Change:
@@ -279,64 +238,13 @@ def _lose_lease(verb: Verb, actor: str, kind: str, reason: str | None, job: Stan
 
 def _try_again(job: Standing, verb: Verb, actor: str, reason: str | None, error: str, run_at: int) -> Change:
     if job.attempt >= job.max_attempts:
-        return _change(job, Status.DEAD_LETTER, verb, actor, reason, error=error)
+        return move(job, Status.DEAD_LETTER, verb, actor, reason, error=error)
     facts = {"attempt": job.attempt + 1, "run_at": run_at}
-    change = _change(job, Status.RETRY, verb, actor, reason, error=error, run_at=run_at, facts=facts)
+    change = move(job, Status.RETRY, verb, actor, reason, error=error, run_at=run_at, facts=facts)
     return change._replace(attempt=job.attempt + 1)
-
-
-def _pass_deadline(order: PassDeadline, job: Standing, now: int) -> Change | Unchanged:
-    if job.deadline is None or job.deadline > now:
-        return Unchanged()
-    actor = principal.system("sweep")
-    if job.status is Status.QUEUED:
-        return _change(
-            job, Status.CANCELLED, order.verb, actor, "deadline",
-            facts={"why": "deadline"}, cancel_requested_at=now, cancel_reason="deadline",
-        )  # fmt: skip
-    if job.status in (Status.RETRY, Status.WAITING_FOR_APPROVAL):
-        error = error_text("the deadline passed before the next run could start", "deadline")
-        return _change(job, Status.FAILED, order.verb, actor, "deadline", error=error)
-    return Unchanged()
 
 
 def _timed_out(job: Standing, now: int) -> bool:
     if job.timeout_seconds is None or job.run_started_at is None:
         return False
     return job.run_started_at + round(job.timeout_seconds * SECOND) <= now
-
-
-def _change(
-    job: Standing,
-    status: Status,
-    verb: Verb,
-    actor: str,
-    reason: str | None = None,
-    *,
-    facts: Mapping[str, object] | None = None,
-    error: str | None = None,
-    run_at: int | None = None,
-    cancel_requested_at: int | None = None,
-    cancel_reason: str | None = None,
-    sanitized: bool = False,
-) -> Change:
-    """A change whose metadata is the facts, with the error in front as it was reported."""
-    parts = [] if error is None else [f'"error":{error}']
-    if facts:
-        parts.append(json.dumps(facts, separators=(",", ":"))[1:-1])
-    return Change(
-        id=job.id,
-        version=job.version,
-        status=status,
-        verb=verb,
-        actor=actor,
-        attempt=job.attempt,
-        releases=job.releases,
-        reason=reason,
-        metadata="{" + ",".join(parts) + "}" if parts else None,
-        run_at=run_at,
-        error=error,
-        cancel_requested_at=cancel_requested_at,
-        cancel_reason=cancel_reason,
-        sanitized=sanitized,
-    )

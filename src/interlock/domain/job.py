@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from interlock.domain.lifecycle import FINISHES, Location, Status, Verb, locate
+from interlock.domain.progress import Event
 from interlock.errors import Error
 
 MAX_ATTEMPTS: Final = 100
@@ -69,9 +70,10 @@ class Job(NamedTuple):
     started_at: int | None
     run_started_at: int | None
     finished_at: int | None
+    blocked: bool  # has no place in the line of its agent
 
     def location(self, now: int) -> Location:
-        return locate(self.status, run_at=self.run_at, now=now, awaits=bool(self.awaiting))
+        return locate(self.status, run_at=self.run_at, now=now, awaits=bool(self.awaiting), blocked=self.blocked)
 
     @property
     def retry_count(self) -> int:
@@ -136,6 +138,7 @@ class Beat(NamedTuple):
     worker: str
     lease_seconds: float | None = None
     checkpoint: Checkpoint | None = None
+    events: tuple[Event, ...] = ()
 
 
 class Pulse(NamedTuple):
@@ -192,7 +195,9 @@ class Filter(NamedTuple):
 
     statuses: tuple[Status, ...] = ()
     type: str | None = None
+    agent: tuple[str, str] | None = None
     worker: str | None = None
+    stale_seconds: float | None = None
     parent_id: str | None = None
     tags: tuple[str, ...] = ()
     created_after: int | None = None

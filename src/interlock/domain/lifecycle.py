@@ -69,7 +69,7 @@ EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
     (Status.RUNNING, Status.QUEUED): frozenset({Verb.RELEASE}),
     (Status.RUNNING, Status.WAITING_FOR_APPROVAL): frozenset({Verb.OPEN_GATE}),
     (Status.RUNNING, Status.CANCELLED): frozenset(
-        {Verb.CANCEL_ACK, Verb.CANCEL, Verb.FAIL, Verb.RELEASE, Verb.EXPIRE, Verb.REVOKE}
+        {Verb.CANCEL_ACK, Verb.CANCEL, Verb.FAIL, Verb.RELEASE, Verb.OPEN_GATE, Verb.EXPIRE, Verb.REVOKE}
     ),
     (Status.WAITING_FOR_APPROVAL, Status.QUEUED): frozenset({Verb.DECIDE}),
     (Status.WAITING_FOR_APPROVAL, Status.FAILED): frozenset({Verb.DECIDE, Verb.EXPIRE, Verb.PASS_DEADLINE}),
@@ -82,7 +82,7 @@ def is_legal(origin: Status | None, target: Status) -> bool:
     return (origin, target) in EDGES
 
 
-def locate(status: Status, *, run_at: int, now: int, awaits: bool) -> Location:
+def locate(status: Status, *, run_at: int, now: int, awaits: bool, blocked: bool = False) -> Location:
     """Where a job with these facts is found."""
     match status:
         case Status.RUNNING:
@@ -95,5 +95,7 @@ def locate(status: Status, *, run_at: int, now: int, awaits: bool) -> Location:
             return Location.BLOCKED
         case _ if awaits:
             return Location.BLOCKED
+        case _ if run_at > now:
+            return Location.DELAYED
         case _:
-            return Location.DELAYED if run_at > now else Location.READY
+            return Location.BLOCKED if blocked else Location.READY

@@ -11,6 +11,7 @@ from interlock.errors import Invalid
 
 Names = frozenset[str]
 ANY = "*"
+DEFAULT_LEASE_SECONDS = 60.0
 
 
 class Policy(NamedTuple):
@@ -30,7 +31,7 @@ class ClaimAsk(NamedTuple):
     capabilities: Names = frozenset()
     affinity_keys: Names | None = frozenset()
     limit: int = 1
-    lease_seconds: float = 60.0
+    lease_seconds: float | None = None  # None: what the type says, else DEFAULT_LEASE_SECONDS
     claim_id: str | None = None
 
     def same_filter(self, other: ClaimAsk) -> bool:

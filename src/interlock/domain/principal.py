@@ -4,19 +4,50 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from interlock.domain.policy import ClaimAsk, Policy, narrow
+from interlock.errors import Forbidden, Invalid
+
 ROLES: Final = frozenset({"read", "produce", "work", "operate", "approve", "admin"})
 DEFAULT_TENANT: Final = "default"
 
 
 class Principal(NamedTuple):
-    """A caller: whose tenant they belong to, what they may do, and how history names them."""
+    """A caller: whose tenant they belong to, what they may do, and how history names them.
+
+    A worker's credential also says which worker this is. Without a policy nothing narrows what they claim.
+    """
 
     tenant: str
     actor: str
     roles: frozenset[str]
+    worker: str | None = None
+    policy: Policy | None = None
+    unchecked: bool = False  # auth is off: nobody knows who this is, and nothing is kept from them
 
     def may(self, role: str) -> bool:
         return role in self.roles
+
+    def need(self, role: str) -> None:
+        """Refuse a caller who lacks a role."""
+        if role not in self.roles:
+            raise Forbidden(f"this needs the role {role}")
+
+    def works_as(self, asked: str | None) -> str:
+        """The name under which a caller works: their credential's own, or that plus /instance; any if it names none."""
+        if self.worker is None:
+            if asked is None:
+                raise Invalid("say which worker this is", pointer="/worker")
+            return asked
+        if asked is None or asked == self.worker:
+            return self.worker
+        own = f"{self.worker}/"
+        if asked.startswith(own) and asked != own:
+            return asked
+        raise Forbidden(f"this credential belongs to worker {self.worker}")
+
+    def narrowed(self, ask: ClaimAsk) -> ClaimAsk:
+        """An ask cut down to what the credential allows."""
+        return ask if self.policy is None else narrow(ask, self.policy)
 
 
 def user(name: str) -> str:
@@ -41,4 +72,4 @@ def system(chore: str) -> str:
 
 def local(tenant: str = DEFAULT_TENANT) -> Principal:
     """The caller of an embedded engine, who may do everything."""
-    return Principal(tenant, user("local"), ROLES)
+    return Principal(tenant, user("local"), ROLES, unchecked=True)

@@ -21,9 +21,14 @@ class Jobs:
         self._store = store
         self._limits = limits
 
-    async def enqueue(self, who: Principal, request: JobRequest) -> Enqueued:
-        """Add one job; the same idempotency key with the same body answers the job that is there."""
+    async def enqueue(self, who: Principal, request: JobRequest, *, traceparent: str | None = None) -> Enqueued:
+        """Add one job; the same idempotency key with the same body answers the job that is there.
+
+        The trace of the call goes along where the request names none; it is no part of what must be the same.
+        """
         job = wire.new_job(request, created_by=who.actor, now=await self._now(request), limits=self._limits)
+        if job.traceparent is None:
+            job = job._replace(traceparent=traceparent)
         (answer,) = await self._store.enqueue(who.tenant, [job])
         return answered(answer)
 

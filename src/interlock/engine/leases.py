@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,6 +13,8 @@ from interlock.domain.job import Beat, Checkpoint, Job, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
 from interlock.engine.answers import answered, each
+from interlock.engine.progress import mended_events
+from interlock.engine.waits import first_of
 from interlock.errors import Invalid
 from interlock.storage.contract import Store
 from interlock.wire import Limits
@@ -29,8 +30,13 @@ class Leases:
         self._store = store
         self._limits = limits
 
-    async def claim(self, tenant: str, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Job]:
-        """Up to ask.limit jobs; with wait_seconds, wait that long for the first."""
+    async def claim(
+        self, tenant: str, ask: ClaimAsk, *, wait_seconds: float = 0.0, enough: asyncio.Event | None = None
+    ) -> list[Job]:
+        """Up to ask.limit jobs; with wait_seconds, wait that long for the first, or until `enough` is set.
+
+        Whoever may lose interest sets `enough` instead of cancelling: a cancelled call could leave jobs granted to nobody.
+        """
         self._check(ask)
         wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
         loop = asyncio.get_running_loop()
@@ -39,14 +45,12 @@ class Leases:
             changed = self._store.watch() if wait_seconds else None
             jobs = await self._store.claim(tenant, ask)
             left = deadline - loop.time()
-            if jobs or changed is None or left <= 0:
+            if jobs or changed is None or left <= 0 or (enough is not None and enough.is_set()):
                 return jobs
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, POLL_SECONDS)):
-                    await changed.wait()
+            await first_of(changed, enough, seconds=min(left, POLL_SECONDS))
 
     async def heartbeat(self, tenant: str, beat: Beat) -> Pulse:
-        """Extend a lease, with a checkpoint if there is one; tells of cancel requests and pauses."""
+        """Extend a lease, with the checkpoint and the events that came along; tells of cancel requests and pauses."""
         (answer,) = await self.heartbeats(tenant, [beat])
         return answered(answer)
 
@@ -91,12 +95,14 @@ class Leases:
     def _checked_beat(self, beat: Beat) -> Beat:
         wire.seconds(beat.lease_seconds, "lease_seconds", 1, self._limits.lease_seconds)
         checkpoint = None if beat.checkpoint is None else self._mended(beat.checkpoint)
-        return beat._replace(id=wire.job_id(beat.id), worker=wire.name(beat.worker, "worker"), checkpoint=checkpoint)
+        id, worker = wire.job_id(beat.id), wire.name(beat.worker, "worker")
+        events = mended_events(beat.events, self._limits)
+        return beat._replace(id=id, worker=worker, checkpoint=checkpoint, events=events)
 
     def _mended(self, checkpoint: Checkpoint) -> Checkpoint:
         data, mended = text.mend(checkpoint.data, what="checkpoint", limit=self._limits.checkpoint)
         id, worker = wire.job_id(checkpoint.id), wire.name(checkpoint.worker, "worker")
-        return checkpoint._replace(id=id, worker=worker, data=data, sanitized=mended)
+        return checkpoint._replace(id=id, worker=worker, data=data, sanitized=checkpoint.sanitized or mended)
 
     def _checked_finish(self, order: Finish) -> Finish:
         """The order with its text mended: a finish is refused for its size or its numbers, never for odd characters."""

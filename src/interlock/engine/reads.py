@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store, Verdict
@@ -20,6 +22,14 @@ class Reads:
         if job is None:
             raise NotFound(job_id)
         return job
+
+    async def some(self, tenant: str, job_ids: Sequence[str]) -> list[Job]:
+        """Several jobs by id, in that order."""
+        found = await self._store.get(tenant, job_ids)
+        for job_id, job in zip(job_ids, found, strict=True):
+            if job is None:
+                raise NotFound(job_id)
+        return [job for job in found if job is not None]
 
     async def jobs(self, tenant: str, filter: Filter) -> list[Job]:
         """Newest first, without payloads."""

@@ -6,12 +6,27 @@ Every hot verb takes many items of one tenant, is one transaction, and answers e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Final, NamedTuple, Protocol
 
+from interlock.domain.approval import Approval, Ballot, GateFilter, Mint
+from interlock.domain.artifact import Artifact, NewArtifact, Opening, Orphan
 from interlock.domain.decide import Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
+from interlock.domain.registry import Agent, JobType, QueueStats, Registry
+from interlock.domain.token import NewToken, Sighting, Token
+from interlock.domain.webhook import (
+    Channel,
+    Delivery,
+    DeliveryFilter,
+    Dispatch,
+    NewSubscription,
+    Settlement,
+    Subscribed,
+    Subscription,
+)  # fmt: skip
 
 
 class Due(NamedTuple):
@@ -29,10 +44,249 @@ class Verdict(NamedTuple):
     first_bad: str | None
 
 
-class Store(Protocol):
+class Terms(NamedTuple):
+    """On what terms jobs are enqueued: the registry they were checked against, and whether a new agent is made."""
+
+    registry: int = 0
+    implicit_agents: bool = True
+
+
+NO_TERMS: Final = Terms()
+
+
+class RegistryChanged(Exception):
+    """The jobs were checked against a registry that is no longer the current one: check them again."""
+
+
+class TokenStore(Protocol):
+    """The part of a store that keeps bearer tokens, of whose text it only ever sees the hash."""
+
+    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+        """Keep new tokens; one whose key is taken is refused, and names the token that has it."""
+        ...
+
+    async def find_token(self, hash: bytes) -> Sighting | None:
+        """The token kept under a hash, whoever's it is; whether it still lets anybody in is for the caller to see."""
+        ...
+
+    async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
+        """Newest first, from the one after `before` on, revoked and expired ones among them."""
+        ...
+
+    async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
+        """End tokens for good; a second time changes nothing and answers the same."""
+        ...
+
+    async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
+        """Note that tokens were used, save where that was noted within these seconds."""
+        ...
+
+
+class GateStore(Protocol):
+    """The part of a store that keeps gates; they are opened by an order, and closed with the wait for them."""
+
+    async def decide(self, tenant: str, ballots: Sequence[Ballot]) -> list[Approval | Refused]:
+        """Count each ballot under the lock of its job; the one that decides lets the job go on, or ends it."""
+        ...
+
+    async def mint(self, tenant: str, mints: Sequence[Mint]) -> list[Approval | Refused]:
+        """Keep the hash of a new link token in place of the one before."""
+        ...
+
+    async def approvals(self, tenant: str, ids: Sequence[str]) -> list[Approval | None]: ...
+
+    async def find_approvals(self, tenant: str, filter: GateFilter) -> list[Approval]:
+        """Newest first."""
+        ...
+
+    async def gate_of_token(self, sha256: bytes) -> tuple[str, str] | None:
+        """Tenant and id of the gate whose link token has this hash, whoever's it is."""
+        ...
+
+    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
+        """The newest decided gate of each job that has one."""
+        ...
+
+    async def due_gates(self, limit: int) -> list[Due]:
+        """Jobs whose gates have expired."""
+        ...
+
+
+class ProgressStore(Protocol):
+    """The part of a store that keeps what workers leave behind while a job runs."""
+
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+        """Keep each step under the current fence; of one name and occurrence the first stays, and is the answer."""
+        ...
+
+    async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
+        """The steps of each job after a number, oldest first, at most `limit` of each."""
+        ...
+
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        """Add events under the current fence and tell their numbers; one that is there already keeps its own."""
+        ...
+
+    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int) -> list[EventRow]:
+        """The events of a job after a number, oldest first; none ever appears before one that was read."""
+        ...
+
+    async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
+        """The events of all jobs after a place, those of one job in their order; none ever appears before a place.
+
+        On PostgreSQL an event waits here for every transaction that began to write before its own has ended.
+        """
+        ...
+
+    async def feed_end(self, tenant: str) -> Place:
+        """The place before whatever is told from now on."""
+        ...
+
+    def watch_events(self) -> asyncio.Event:
+        """Set when this process has told something; take it before looking. What others tell is found by looking."""
+        ...
+
+    async def has_ended(self, tenant: str, job_id: str) -> bool | None:
+        """Whether a job has ended; None if there is no such job."""
+        ...
+
+
+class ArtifactStore(Protocol):
+    """The part of a store that keeps what is known of artifacts; Objects keeps their bytes."""
+
+    async def open_uploads(
+        self, tenant: str, openings: Sequence[Opening], *, quota: int | None
+    ) -> list[Refused | None]:
+        """Note keys before a byte is written under them, so that none is left for good; only for holders with room."""
+        ...
+
+    async def show_artifacts(
+        self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
+    ) -> list[Artifact | Refused]:
+        """Show files whose bytes are safe, and links, under the fence; with `whole` a single refusal means none."""
+        ...
+
+    async def abandon_objects(self, tenant: str, keys: Sequence[str]) -> None:
+        """Let what became no artifact be collected now."""
+        ...
+
+    async def artifact(self, tenant: str, job_id: str, artifact_id: str) -> Artifact | None: ...
+
+    async def artifacts(
+        self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
+    ) -> list[Artifact]:
+        """Newest first; `before` is the time and id where the last page ended."""
+        ...
+
+    async def forget_artifacts(self, tenant: str, job_ids: Sequence[str]) -> int:
+        """Take the artifacts of jobs away and leave their bytes to be collected; how many there were."""
+        ...
+
+    async def artifact_bytes(self, tenant: str) -> int:
+        """The sizes of all files of a tenant together."""
+        ...
+
+    async def due_orphans(self, limit: int) -> list[Orphan]: ...
+
+    async def condemn_orphans(self, tenant: str, keys: Sequence[str]) -> list[str]:
+        """Those that are due, now lost to any upload; the caller deletes their bytes and drops them."""
+        ...
+
+    async def drop_orphans(self, tenant: str, keys: Sequence[str]) -> int:
+        """Forget condemned keys whose bytes are gone."""
+        ...
+
+
+class Objects(Protocol):
+    """Where the bytes of artifacts are, each under a key that is written once."""
+
+    @property
+    def where(self) -> str: ...
+
+    async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
+        """Durable when it returns; what raises may leave a part behind, which is deleted like the whole."""
+        ...
+
+    def get(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """The bytes from start up to end; FileNotFoundError if they are not all there."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """What is not there need not be deleted."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Outbox(Protocol):
+    """Who listens to what, and what is on its way to them; rows get in with the changes of jobs they tell of."""
+
+    async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
+        """Add a subscription; the same key with the same body answers the one that is there."""
+        ...
+
+    async def subscriptions(self, tenant: str, *, before: str | None = None, limit: int) -> list[Subscription]:
+        """Newest first, without secrets."""
+        ...
+
+    async def subscription(self, tenant: str, id: str) -> Subscription | None: ...
+
+    async def unsubscribe(self, tenant: str, id: str) -> bool:
+        """Take a subscription away with what was on its way to it; whether there was one."""
+        ...
+
+    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
+        """Let it go on until then, or without end; one that had ended lives again."""
+        ...
+
+    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
+        """Sign with a new secret, and with the last one too for a while; id None means that of jobs' own webhooks."""
+        ...
+
+    async def deliveries(self, tenant: str, filter: DeliveryFilter) -> list[Delivery]:
+        """Newest first."""
+        ...
+
+    async def redeliver(self, tenant: str, id: str) -> Delivery | None:
+        """Send it again, now, with all its tries before it."""
+        ...
+
+    async def due_channels(self, limit: int) -> list[Channel]:
+        """Where something is due: every tenant's longest waiting channel first, then everybody's second, and so on."""
+        ...
+
+    async def take(
+        self, tenant: str, wants: Sequence[tuple[str, int]], *, lease_seconds: float, fresh_secret: str
+    ) -> list[Dispatch]:
+        """Up to so many due deliveries of each channel; they are due again after the lease unless settled."""
+        ...
+
+    async def give_back(self, tenant: str, id: str, grab: int, delay_seconds: float) -> None:
+        """Hand a delivery back untried."""
+        ...
+
+    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+        """Write what became of a try; False if the delivery is no longer the taker's."""
+        ...
+
+    async def sweep_subscriptions(self, older_than_seconds: float, limit: int) -> int:
+        """Delete subscriptions that ended or expired that long ago."""
+        ...
+
+    async def forget_deliveries(self, older_than_seconds: float, limit: int) -> int:
+        """Delete deliveries that were settled that long ago."""
+        ...
+
+
+class Store(GateStore, ArtifactStore, ProgressStore, TokenStore, Protocol):
     """One durable home for jobs."""
 
-    async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
+    @property
+    def outbox(self) -> Outbox: ...
+
+    async def enqueue(
+        self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
         """Add jobs in the order given. With `whole` a single refusal means that none is added."""
         ...
 
@@ -62,6 +316,40 @@ class Store(Protocol):
 
     async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
         """Stop handing out jobs of a type; actor None lets it go on."""
+        ...
+
+    async def registry(self, tenant: str) -> Registry:
+        """The types of a tenant, and the version that an enqueue names."""
+        ...
+
+    async def set_type(self, tenant: str, type: JobType) -> JobType: ...
+
+    async def delete_type(self, tenant: str, name: str) -> bool: ...
+
+    async def set_agent(self, tenant: str, agent: Agent) -> Agent:
+        """Register an agent or change it; a new limit acts at once, a lower one as jobs end."""
+        ...
+
+    async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
+        """Agents by kind and id, from one on."""
+        ...
+
+    async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]: ...
+
+    async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:
+        """Forget an agent that has no unfinished jobs; AgentInUse if it has."""
+        ...
+
+    async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
+        """How many jobs of each type are where, as of one moment."""
+        ...
+
+    async def join_lines(self, limit: int) -> int:
+        """Let jobs of limited agents that have come due take their places, for up to so many tenants."""
+        ...
+
+    async def fold_tallies(self, rows: int, limit: int) -> int:
+        """Sum up the counts of tenants that have that many loose ones."""
         ...
 
     async def due_leases(self, limit: int) -> list[Due]: ...

@@ -9,8 +9,9 @@ from typing import Any, Final, cast
 from interlock.domain.decide import Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import Report, Step, StepRow
 from interlock.storage.coalesce import Coalescer
-from interlock.storage.contract import Store
+from interlock.storage.contract import NO_TERMS, Store, Terms
 
 MOST: Final = 1000
 
@@ -23,20 +24,26 @@ def merged(store: Store) -> Store:
 class _Merged:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._enqueue: Coalescer[str, NewJob, Enqueued | Refused] = Coalescer(store.enqueue, most=MOST)
+        self._enqueue: Coalescer[tuple[str, Terms], NewJob, Enqueued | Refused] = Coalescer(
+            lambda key, jobs: store.enqueue(key[0], jobs, terms=key[1]), most=MOST
+        )
         self._claim: Coalescer[tuple[str, ClaimAsk], int, list[Job]] = Coalescer(self._claim_together)
         self._beat: Coalescer[str, Beat, Pulse | Refused] = Coalescer(store.heartbeat, most=MOST)
         self._save: Coalescer[str, Checkpoint, int | Refused] = Coalescer(store.checkpoint, most=MOST)
         self._carry_out: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=MOST)
+        self._keep: Coalescer[str, Step, StepRow | Refused] = Coalescer(store.save_steps, most=MOST)
+        self._tell: Coalescer[str, Report, tuple[int, ...] | Refused] = Coalescer(store.add_events, most=MOST)
 
     def __getattr__(self, name: str) -> Any:
         """Everything that is not merged is the store's own."""
         return getattr(self._store, name)
 
-    async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
+    async def enqueue(
+        self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
         if len(jobs) == 1:
-            return [await self._enqueue(tenant, jobs[0])]
-        return await self._store.enqueue(tenant, jobs, whole=whole)
+            return [await self._enqueue((tenant, terms), jobs[0])]
+        return await self._store.enqueue(tenant, jobs, whole=whole, terms=terms)
 
     async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
         if ask.claim_id is None:
@@ -63,3 +70,13 @@ class _Merged:
         if len(orders) == 1:
             return [await self._carry_out(tenant, orders[0])]
         return await self._store.carry_out(tenant, orders)
+
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+        if len(steps) == 1:
+            return [await self._keep(tenant, steps[0])]
+        return await self._store.save_steps(tenant, steps)
+
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        if len(reports) == 1:
+            return [await self._tell(tenant, reports[0])]
+        return await self._store.add_events(tenant, reports)

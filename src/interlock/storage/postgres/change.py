@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import random
-from typing import Any, Final
+from typing import Final
 
+from interlock.domain.approval import OpenGate
+from interlock.domain.change import Change, Standing, Unchanged
 from interlock.domain.decide import (
     CancelAck,
-    Change,
     Complete,
+    Ending,
     Fail,
-    Finish,
     Order,
     Release,
-    Standing,
-    Unchanged,
     answer_repeat,
     decide,
     holds,
     receipt_of,
 )  # fmt: skip
-from interlock.domain.job import Beat, Checkpoint, HistoryRow, Pulse, Receipt, Refused
-from interlock.domain.lifecycle import TERMINAL, Status, Verb
-from interlock.errors import CheckpointConflict, Error, Invalid, NotFound
+from interlock.domain.edit import Edit
+from interlock.domain.job import Receipt, Refused
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.errors import Error, Invalid, NotFound
+from interlock.storage.postgres import approvals, beats, edits, history
 from interlock.storage.postgres.connection import Conn, call
 from interlock.storage.turns import turns
 
-_FINISHES: Final = (Complete, Fail, Release, CancelAck)
+_ENDINGS: Final = (Complete, Fail, Release, CancelAck, OpenGate)
 Answer = Receipt | Refused
 
 
@@ -61,13 +62,13 @@ async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -
     return [done.get(o.id) or refused[o.id] for o in orders]
 
 
-async def _explain(connection: Conn, tenant: str, orders: Sequence[Finish]) -> dict[str, Answer]:
+async def _explain(connection: Conn, tenant: str, orders: Sequence[Ending]) -> dict[str, Answer]:
     """Why finishes were not carried out, or what they were answered the first time."""
     if not orders:
         return {}
     ids = [o.id for o in orders]
     known = {row[0] for row in await connection.fetch("select id from interlock.held_checkpoints($1, $2)", tenant, ids)}
-    ends = await _grant_ends(connection, tenant, [(o.id, o.fence) for o in orders])
+    ends = await history.grant_ends(connection, tenant, [(o.id, o.fence) for o in orders])
     answers: dict[str, Answer] = {}
     for o in orders:
         answer = (
@@ -79,47 +80,62 @@ async def _explain(connection: Conn, tenant: str, orders: Sequence[Finish]) -> d
     return answers
 
 
-async def _grant_ends(
-    connection: Conn, tenant: str, grants: Sequence[tuple[str, int]]
-) -> dict[tuple[str, int], HistoryRow]:
-    ids, fences = zip(*grants, strict=True)
-    rows = await connection.fetch(call("grant_ends", 3), tenant, ids, fences)
-    return {(row.job_id, row.fence): row for row in map(to_history, rows)}
-
-
 async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
     async with connection.transaction():
-        rows = await connection.fetch(call("standings", 2), tenant, [o.id for o in orders])
-        standings = {row[0]: Standing(row[0], Status(row[1]), *row[2:]) for row in rows}
-        now = int(await connection.fetchval("select interlock.clock()"))
+        jobs, now = await standings(connection, tenant, [o.id for o in orders])
         outcomes: dict[str, Answer] = {}
         changes: list[Change] = []
-        late: list[Finish] = []
+        late: list[Ending] = []
         same: list[str] = []
+        gates: list[OpenGate] = []
         for order in orders:
-            job = standings.get(order.id)
+            job = jobs.get(order.id)
             if job is None:
                 outcomes[order.id] = Refused(NotFound(order.id))
                 continue
-            if isinstance(order, _FINISHES) and not holds(job, order.fence, order.worker):
+            if isinstance(order, _ENDINGS) and not holds(job, order.fence, order.worker):
                 late.append(order)
                 continue
-            outcome = decide(order, job, now=now, chance=random())
-            if isinstance(outcome, Change) and outcome.children:
-                outcome = await _await_children(connection, tenant, outcome)
+            outcome = await _outcome(connection, tenant, order, job, now)
             if isinstance(outcome, Change):
                 changes.append(outcome)
                 outcomes[order.id] = _receipt(outcome, job, now)
+                if isinstance(order, OpenGate) and outcome.gate_id is not None:
+                    gates.append(order)
             elif isinstance(outcome, Unchanged):
                 same.append(order.id)
             else:
                 outcomes[order.id] = Refused(outcome)
         for id in same:
-            history = await connection.fetch(call("history", 2), tenant, id)
-            outcomes[id] = receipt_of(to_history(history[-1]))
-        await _write(connection, tenant, changes)
+            outcomes[id] = receipt_of((await history.of_job(connection, tenant, id))[-1])
+        await approvals.open_gates(connection, tenant, gates)
+        await write(connection, tenant, changes)
         outcomes |= await _explain(connection, tenant, late)
         return [outcomes[o.id] for o in orders]
+
+
+async def _outcome(connection: Conn, tenant: str, order: Order, job: Standing, now: int) -> Change | Unchanged | Error:
+    """The decision, after what came with the order was saved and what it looks at was read."""
+    if isinstance(order, OpenGate) and order.checkpoint is not None:
+        (saved,) = await beats.checkpoint(connection, tenant, [order.checkpoint])
+        if isinstance(saved, Refused):
+            return saved.error
+    if isinstance(order, Edit):
+        job = await edits.with_what_can_be_edited(connection, tenant, job)
+    outcome = decide(order, job, now=now, chance=random())
+    if isinstance(outcome, Change) and outcome.children:
+        return await _await_children(connection, tenant, outcome)
+    return outcome
+
+
+async def standings(connection: Conn, tenant: str, ids: Sequence[str]) -> tuple[dict[str, Standing], int]:
+    """Jobs as they are, locked until the transaction ends, and its time."""
+    rows = await connection.fetch(call("standings", 2), tenant, ids)
+    jobs = {
+        row[0]: Standing(row[0], Status(row[1]), *row[2:18])._replace(gate_id=row[18], gate_expires_at=row[19])
+        for row in rows
+    }
+    return jobs, int(await connection.fetchval("select interlock.clock()"))
 
 
 def _receipt(change: Change, job: Standing, now: int) -> Receipt:
@@ -141,92 +157,18 @@ async def _await_children(connection: Conn, tenant: str, change: Change) -> Chan
     return change
 
 
-async def _write(connection: Conn, tenant: str, changes: Sequence[Change]) -> None:
-    if not changes:
+async def write(connection: Conn, tenant: str, changes: Sequence[Change]) -> None:
+    """Write decided changes; the database adds their history."""
+    for change in changes:
+        if change.edited is not None:
+            await edits.write(connection, tenant, change)
+    moves = sorted((change for change in changes if change.edited is None), key=lambda change: change.id)
+    if not moves:
         return
     columns = zip(*(
         (c.id, c.version, str(c.status), str(c.verb), c.actor, c.attempt, c.releases, c.reason, c.metadata, c.run_at,
-         c.error, c.cancel_requested_at, c.cancel_reason, c.sanitized)
-        for c in sorted(changes, key=lambda c: c.id)
+         c.error, c.cancel_requested_at, c.cancel_reason, c.sanitized, c.gate_id)
+        for c in moves
     ), strict=True)  # fmt: skip
-    written = await connection.fetchval(call("change", 15), tenant, *columns)
-    assert written == len(changes)
-
-
-async def heartbeat(connection: Conn, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-    """Extend each lease that its worker still holds; a checkpoint that is refused refuses its whole beat."""
-    answers: dict[int, Pulse | Refused] = {}
-    for turn in turns(beats):
-        answers |= zip(turn, await _heartbeat(connection, tenant, [beats[i] for i in turn]), strict=True)
-    return [answers[i] for i in range(len(beats))]
-
-
-async def _heartbeat(connection: Conn, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-    carried = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
-    if not carried:
-        return await _beat(connection, tenant, beats, {})
-    async with connection.transaction():
-        saved = await checkpoint(connection, tenant, carried)
-        faults = {c.id: a for c, a in zip(carried, saved, strict=True) if isinstance(a, Refused)}
-        return await _beat(connection, tenant, beats, faults)
-
-
-async def _beat(
-    connection: Conn, tenant: str, beats: Sequence[Beat], faults: dict[str, Refused]
-) -> list[Pulse | Refused]:
-    good = [beat for beat in beats if beat.id not in faults]
-    pulses: dict[str, Pulse] = {}
-    if good:
-        columns = zip(*((b.id, b.fence, b.worker, b.lease_seconds) for b in good), strict=True)
-        rows = await connection.fetch(call("heartbeat", 5), tenant, *columns)
-        pulses = {row[0]: Pulse(*row) for row in rows}
-    faults = faults | await _why_not_held(
-        connection, tenant, [(b.id, b.fence, b.worker) for b in good if b.id not in pulses]
-    )
-    return [faults.get(beat.id) or pulses[beat.id] for beat in beats]
-
-
-async def _why_not_held(connection: Conn, tenant: str, grants: Sequence[tuple[str, int, str]]) -> dict[str, Refused]:
-    if not grants:
-        return {}
-    ids = [id for id, _, _ in grants]
-    known = {row[0] for row in await connection.fetch("select id from interlock.held_checkpoints($1, $2)", tenant, ids)}
-    ends = await _grant_ends(connection, tenant, [(id, fence) for id, fence, _ in grants])
-    faults = {}
-    for id, fence, worker in grants:
-        error = answer_repeat(ends.get((id, fence)), None, id, fence, worker) if id in known else NotFound(id)
-        assert isinstance(error, Error)
-        faults[id] = Refused(error)
-    return faults
-
-
-async def checkpoint(connection: Conn, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
-    """Save each checkpoint that is newer than what its job has; several of one job follow each other."""
-    answers: dict[int, int | Refused] = {}
-    for turn in turns(checkpoints):
-        answers |= zip(turn, await _save(connection, tenant, [checkpoints[i] for i in turn]), strict=True)
-    return [answers[i] for i in range(len(checkpoints))]
-
-
-async def _save(connection: Conn, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
-    columns = zip(*((c.id, c.fence, c.worker, c.seq, c.data, c.sanitized) for c in checkpoints), strict=True)
-    rows = await connection.fetch(call("save_checkpoints", 7), tenant, *columns)
-    saved = {row[0] for row in rows}
-    left = [c for c in checkpoints if c.id not in saved]
-    if not left:
-        return [c.seq for c in checkpoints]
-    facts = await connection.fetch(call("held_checkpoints", 2), tenant, [c.id for c in left])
-    here = {row[0]: row for row in facts}
-    lost = [c for c in left if c.id not in here or (here[c.id][1], here[c.id][2]) != (c.fence, c.worker)]
-    faults = await _why_not_held(connection, tenant, [(c.id, c.fence, c.worker) for c in lost])
-    for c in left:
-        if c.id not in faults:
-            _, _, _, seq, data = here[c.id]
-            if (seq, data) != (c.seq, c.data):
-                faults[c.id] = Refused(CheckpointConflict(c.id, c.seq, seq))
-    return [faults.get(c.id) or c.seq for c in checkpoints]
-
-
-def to_history(row: Any) -> HistoryRow:
-    _, job_id, version, origin, target, verb, *rest = row
-    return HistoryRow(job_id, version, origin and Status(origin), Status(target), Verb(verb), *rest)
+    written = await connection.fetchval(call("change", 16), tenant, *columns)
+    assert written == len(moves)

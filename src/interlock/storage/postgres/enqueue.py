@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import asyncpg
 
 from interlock.domain.job import Enqueued, NewJob, Refused
-from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded
+from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
+from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.postgres.connection import Conn, array_literal, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
+REGISTRY_CHANGED: Final = "IL001"
+MOST_AGENTS: Final = 100_000
 
 
 class Routes:
@@ -38,6 +41,39 @@ class Routes:
         self._known.clear()
 
 
+class Agents:
+    """The numbers of the agents this process has met; the database refuses one that has been deleted since."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], int] = {}
+
+    async def of(self, connection: Conn, tenant: str, jobs: Sequence[NewJob], make: bool) -> list[int | None]:
+        """The number of each job's agent, if it is for one; None also where the agent is unknown and must not be made."""
+        keys = [None if j.agent_kind is None else (tenant, j.agent_kind, str(j.agent_id)) for j in jobs]
+        for key in {key for key in keys if key is not None and key not in self._known}:
+            no = await connection.fetchval("select interlock.ensure_agent($1, $2, $3, $4)", *key, make)
+            if no is not None:
+                if len(self._known) >= MOST_AGENTS:
+                    self._known.clear()
+                self._known[key] = no
+        return [None if key is None else self._known.get(key) for key in keys]
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+class Known:
+    """What this process remembers between enqueues."""
+
+    def __init__(self) -> None:
+        self.routes = Routes()
+        self.agents = Agents()
+
+    def forget(self) -> None:
+        self.routes.forget()
+        self.agents.forget()
+
+
 class _Whole(Exception):
     """Undoes a batch that must be added whole or not at all."""
 
@@ -46,25 +82,40 @@ class _Whole(Exception):
 
 
 async def enqueue(
-    connection: Conn, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool
+    connection: Conn, known: Known, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms
 ) -> list[Enqueued | Refused]:
     """Add the jobs that are new; with `whole`, none if any is refused."""
     try:
-        where = await routes.of(connection, tenant, jobs)
+        routes = await known.routes.of(connection, tenant, jobs)
+        lines = await known.agents.of(connection, tenant, jobs, terms.implicit_agents)
+        batch = _Batch(connection, tenant, jobs, routes, lines, terms.registry)
         if not whole and not any(job.parent_id for job in jobs):
-            return await _enqueue(connection, tenant, jobs, where, {})
+            return await _enqueue(batch, {})
         async with connection.transaction():
-            answers = await _enqueue(connection, tenant, jobs, where, await _parents(connection, tenant, jobs))
+            answers = await _enqueue(batch, await _parents(connection, tenant, jobs))
             if whole and any(isinstance(answer, Refused) for answer in answers):
                 raise _Whole(answers)
             return answers
-    except (
-        asyncpg.ForeignKeyViolationError
-    ):  # the database was restored to a time before a route that is remembered here
-        routes.forget()
-        return await enqueue(connection, routes, tenant, jobs, whole)
+    except asyncpg.ForeignKeyViolationError:  # a route or an agent that is remembered here is there no more
+        known.forget()
+        return await enqueue(connection, known, tenant, jobs, whole, terms)
+    except asyncpg.PostgresError as error:
+        if error.sqlstate == REGISTRY_CHANGED:
+            raise RegistryChanged(tenant) from None
+        raise
     except _Whole as refused:
         return refused.answers
+
+
+class _Batch(NamedTuple):
+    """Jobs to be added, with what was found for each."""
+
+    connection: Conn
+    tenant: str
+    jobs: Sequence[NewJob]
+    routes: Sequence[tuple[int, int]]
+    lines: Sequence[int | None]
+    registry: int
 
 
 async def _parents(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dict[str, bool]:
@@ -75,13 +126,15 @@ async def _parents(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dic
     return {row[0]: row[1] for row in rows}
 
 
-async def _enqueue(
-    connection: Conn, tenant: str, jobs: Sequence[NewJob], where: Sequence[tuple[int, int]], parents: dict[str, bool]
-) -> list[Enqueued | Refused]:
-    faults = [_parent_fault(job, parents) for job in jobs]
-    good = [(job, route) for job, route, fault in zip(jobs, where, faults, strict=True) if fault is None]
-    added = await _insert(connection, tenant, good)
-    left = [job for job, _ in good if job.id not in added]
+async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | Refused]:
+    connection, tenant, jobs = batch.connection, batch.tenant, batch.jobs
+    faults = [
+        _parent_fault(job, parents) or _agent_fault(job, line) for job, line in zip(jobs, batch.lines, strict=True)
+    ]
+    rows = zip(jobs, batch.routes, batch.lines, faults, strict=True)
+    good = [(job, route, line) for job, route, line, fault in rows if fault is None]
+    added = await _insert(connection, tenant, good, batch.registry)
+    left = [job for job, _, _ in good if job.id not in added]
     left += [
         job for job, fault in zip(jobs, faults, strict=True) if fault is not None and job.idempotency_key is not None
     ]
@@ -123,7 +176,13 @@ def _parent_fault(job: NewJob, parents: dict[str, bool]) -> Error | None:
     return Invalid(f"parent {job.parent_id} is not a job", pointer="/parent_id")
 
 
-async def _insert(connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tuple[int, int]]]) -> dict[str, int]:
+def _agent_fault(job: NewJob, line: int | None) -> Error | None:
+    return UnknownAgent(job.agent_kind, str(job.agent_id)) if job.agent_kind is not None and line is None else None
+
+
+async def _insert(
+    connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tuple[int, int], int | None]], registry: int
+) -> dict[str, int]:
     if not jobs:
         return {}
     rows_in = (
@@ -134,16 +193,17 @@ async def _insert(connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tu
             j.priority,
             no,
             base,
+            line,
             j.max_attempts,
             j.created_by,
             j.idempotency_key,
             j.body_sha256,
             _rest(j),
         )
-        for j, (no, base) in jobs
+        for j, (no, base), line in jobs
     )
     columns = list(zip(*rows_in, strict=True))
-    rows = await connection.fetch(call("enqueue", 1 + len(columns)), tenant, *columns)
+    rows = await connection.fetch(call("enqueue", 2 + len(columns)), tenant, registry, *columns)
     return {row[0]: row[1] for row in rows}
 
 

@@ -14,24 +14,32 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.errors import SchemaMismatch
 from interlock.storage import chains
-from interlock.storage.contract import Due, Verdict
-from interlock.storage.postgres import change, claim, enqueue, ladder
+from interlock.storage.contract import NO_TERMS, Due, Terms, Verdict
+from interlock.storage.postgres import change, claim, enqueue, history, ladder
+from interlock.storage.postgres.artifacts import ArtifactVerbs
+from interlock.storage.postgres.beats import checkpoint, heartbeat
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
+from interlock.storage.postgres.gates import GateVerbs
 from interlock.storage.postgres.notify import Bell
+from interlock.storage.postgres.progress import ProgressVerbs
+from interlock.storage.postgres.registry import RegistryVerbs
+from interlock.storage.postgres.tokens import TokenVerbs
+from interlock.storage.signal import Signal
 
 T = TypeVar("T")
 NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 PAGE: Final = 2_000
 
 
-class PostgresStore:
+class PostgresStore(ArtifactVerbs, GateVerbs, ProgressVerbs, RegistryVerbs, TokenVerbs):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
     def __init__(self, dsn: str, link: Link, clock: Callable[[], int] | None) -> None:
         self._link = link
         self._clock = clock
-        self._routes = enqueue.Routes()
+        self._known = enqueue.Known()
         self._bell = Bell(dsn)
+        self._told = Signal()
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 8, clock: Callable[[], int] | None = None) -> PostgresStore:
@@ -49,8 +57,10 @@ class PostgresStore:
             raise
         return store
 
-    async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
-        told = await self._run(lambda c: enqueue.enqueue(c, self._routes, tenant, jobs, whole))
+    async def enqueue(
+        self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
+        told = await self._run(lambda c: enqueue.enqueue(c, self._known, tenant, jobs, whole, terms))
         self._bell.ring()
         return told
 
@@ -58,10 +68,13 @@ class PostgresStore:
         return await self._run(lambda c: claim.claim(c, tenant, ask), repeatable=ask.claim_id is not None)
 
     async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-        return await self._run(lambda c: change.heartbeat(c, tenant, beats))
+        answers = await self._run(lambda c: heartbeat(c, tenant, beats))
+        if any(beat.events for beat in beats):
+            self._told.fire()
+        return answers
 
     async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
-        return await self._run(lambda c: change.checkpoint(c, tenant, checkpoints))
+        return await self._run(lambda c: checkpoint(c, tenant, checkpoints))
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         told = await self._run(lambda c: change.carry_out(c, tenant, orders))
@@ -77,14 +90,13 @@ class PostgresStore:
         f = filter
         statuses = [str(status) for status in f.statuses] or None
         rows = await self._fetch(
-            call("find_jobs", 10), tenant, statuses, f.type, f.worker, f.parent_id, list(f.tags), f.created_after,
+            call("find_jobs", 13), tenant, statuses, f.type, *(f.agent or (None, None)), f.worker, f.stale_seconds, f.parent_id, list(f.tags), f.created_after,
             f.created_before, f.before_seq, f.limit,
         )  # fmt: skip
         return sorted(map(claim.to_job, rows), key=lambda job: -job.seq)
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
-        rows = await self._fetch(call("history", 2), tenant, job_id)
-        return [change.to_history(row) for row in rows]
+        return await self._run(lambda c: history.of_job(c, tenant, job_id))
 
     async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
         await self._fetch("select interlock.pause($1, $2, $3, $4)", tenant, type, actor, reason)
@@ -96,7 +108,9 @@ class PostgresStore:
 
     async def due_deadlines(self, limit: int) -> list[Due]:
         rows = await self._fetch(
-            "select distinct tenant, job_id from interlock.due_deadlines(interlock.clock(), $1)", limit
+            "select tenant, job_id from interlock.due_deadlines(interlock.clock(), $1) union "
+            "select tenant, job_id from interlock.due_waits(interlock.clock(), $1) limit $1",
+            limit,
         )
         return [Due(*row) for row in rows]
 
@@ -160,6 +174,9 @@ class PostgresStore:
     async def close(self) -> None:
         await self._bell.close()
         await self._link.close()
+
+    def _stir(self) -> None:
+        self._bell.ring()
 
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]:
         return await self._run(lambda c: c.fetch(statement, *values))

@@ -7,42 +7,51 @@ from collections.abc import Sequence
 from random import random
 from typing import Any, Final, NamedTuple
 
+from interlock.domain.approval import OpenGate
 from interlock.domain.audit import history_hash
+from interlock.domain.change import Change, Standing, Unchanged
 from interlock.domain.decide import (
     CancelAck,
-    Change,
     Complete,
+    Ending,
     Fail,
-    Finish,
     Order,
     Release,
-    Standing,
-    Unchanged,
     answer_repeat,
     decide,
     holds,
     receipt_of,
 )  # fmt: skip
-from interlock.domain.job import Beat, Checkpoint, HistoryRow, Pulse, Receipt, Refused
-from interlock.domain.lifecycle import TERMINAL, Status, Verb
-from interlock.domain.retry import SECOND
-from interlock.errors import CheckpointConflict, Error, Invalid, NotFound
+from interlock.domain.edit import Edit
+from interlock.domain.job import Receipt, Refused
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.errors import Error, Invalid, NotFound
+from interlock.storage.sqlite import approvals, beats, edits, history, moves
 from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
 from interlock.storage.turns import turns
 
 _SQL: Final = load("interlock.storage.sqlite", "change.sql")
 _INSERT_HISTORY: Final = load("interlock.storage.sqlite", "enqueue.sql")["insert_history"]
-_FINISHES: Final = (Fail, Release, CancelAck)
+_ENDINGS: Final = (Fail, Release, CancelAck, OpenGate)
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """A job as decisions see it, and where its history ends."""
+
     standing: Standing
     seq: int
     head: bytes
+    base: int
+    line: int | None
+    blocked: int
+    awaiting: int
 
 
-def carry_out(connection: Connection, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+def carry_out(
+    connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes | None = None
+) -> list[Receipt | Refused]:
     """Decide and write each order; two orders for one job follow each other."""
     answers: dict[int, Receipt | Refused] = {}
     for turn in turns(orders):
@@ -51,7 +60,9 @@ def carry_out(connection: Connection, tenant: str, orders: Sequence[Order]) -> l
         if plain:
             answers |= zip(plain, _complete(connection, tenant, list(plain.values())), strict=True)
         if others:
-            answers |= zip(others, _one_each(connection, tenant, list(others.values())), strict=True)
+            answers |= zip(
+                others, _one_each(connection, tenant, list(others.values()), routes or Routes(tenant)), strict=True
+            )
     return [answers[i] for i in range(len(orders))]
 
 
@@ -68,7 +79,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         if row is None:
             answers.append(Refused(NotFound(order.id)))
             continue
-        id, seq, status, fence, worker, version, attempt, head = row
+        id, seq, status, fence, worker, version, attempt, head, base, line = row
         if status != "running" or fence != order.fence or worker != order.worker:
             answers.append(_repeated(connection, tenant, order))
             continue
@@ -80,51 +91,74 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         seqs.append(seq)
         history_rows.append((tenant, seq, version + 1, *move, hash))
         answers.append(Receipt(id, fence, Status.SUCCEEDED, attempt, version + 1, None, now))
-        ended.append(id)
+        ended.append(moves.Move(id, seq, base, line, "running", "succeeded", version + 1))
     db.execute(_SQL["complete"], {"tenant": tenant, "seqs": json.dumps(seqs), "now": now})
     db.executemany(_SQL["insert_result"], results)
     db.executemany(_INSERT_HISTORY, history_rows)
-    _tell_parents(connection, tenant, ended)
+    moves.tell(connection, tenant, ended)
+    _tell_parents(connection, tenant, [move.id for move in ended])
     return answers
 
 
-def _repeated(connection: Connection, tenant: str, order: Finish) -> Receipt | Refused:
-    ended = grant_end(connection, tenant, order.id, order.fence)
+def _repeated(connection: Connection, tenant: str, order: Ending) -> Receipt | Refused:
+    ended = history.grant_end(connection, tenant, order.id, order.fence)
     answer = answer_repeat(ended, order.verb, order.id, order.fence, order.worker)
     return Refused(answer) if isinstance(answer, Error) else answer
 
 
-def _one_each(connection: Connection, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
-    found = _standings(connection, tenant, [order.id for order in orders])
+def _one_each(connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes) -> list[Receipt | Refused]:
+    found = standings(connection, tenant, [order.id for order in orders])
     answers: list[Receipt | Refused] = []
-    changes: list[tuple[Change, _Found]] = []
+    changes: list[tuple[Change, Found]] = []
+    gates: list[OpenGate] = []
     for order in orders:
         here = found.get(order.id)
-        outcome: Change | Unchanged | Error
         if here is None:
-            outcome = NotFound(order.id)
-        elif isinstance(order, _FINISHES) and not holds(here.standing, order.fence, order.worker):
+            answers.append(Refused(NotFound(order.id)))
+            continue
+        if isinstance(order, _ENDINGS) and not holds(here.standing, order.fence, order.worker):
             answers.append(_repeated(connection, tenant, order))
             continue
-        else:
-            outcome = decide(order, here.standing, now=connection.now, chance=random())
-            if isinstance(outcome, Change) and outcome.children:
-                outcome = _still_open(connection, tenant, outcome)
+        outcome = _outcome(connection, tenant, order, here.standing)
         if isinstance(outcome, Change):
-            assert here is not None
             changes.append((outcome, here))
             answers.append(_receipt(outcome, here, connection.now))
+            if isinstance(order, OpenGate) and outcome.gate_id is not None:
+                gates.append(order)
         elif isinstance(outcome, Unchanged):
             answers.append(_last_receipt(connection, tenant, order.id))
         else:
             answers.append(Refused(outcome))
-    _write(connection, tenant, changes)
+    approvals.open_gates(connection, tenant, gates)
+    for change, here in changes:
+        if change.edited is not None:
+            edits.write(connection, routes, tenant, change, here.seq)
+    write(connection, tenant, changes)
     return answers
 
 
-def _standings(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, _Found]:
+def _outcome(connection: Connection, tenant: str, order: Order, job: Standing) -> Change | Unchanged | Error:
+    """The decision, after what came with the order was saved and what it looks at was read."""
+    if isinstance(order, OpenGate) and order.checkpoint is not None:
+        (saved,) = beats.checkpoint(connection, tenant, [order.checkpoint])
+        if isinstance(saved, Refused):
+            return saved.error
+    if isinstance(order, Edit):
+        job = edits.with_what_can_be_edited(connection, tenant, [job])[job.id]
+    outcome = decide(order, job, now=connection.now, chance=random())
+    if isinstance(outcome, Change) and outcome.children:
+        return _still_open(connection, tenant, outcome)
+    return outcome
+
+
+def standings(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Found]:
+    """Jobs as they are, in the transaction that holds the write lock."""
     rows = connection.rows(_SQL["standings"], {"tenant": tenant, "ids": json.dumps(ids)})
-    return {row[0]: _Found(Standing(row[0], Status(row[1]), *row[2:18]), row[18], row[19]) for row in rows}
+    return {row[0]: Found(_standing(row), *row[18:24]) for row in rows}
+
+
+def _standing(row: tuple[Any, ...]) -> Standing:
+    return Standing(row[0], Status(row[1]), *row[2:18])._replace(gate_id=row[24], gate_expires_at=row[25])
 
 
 def _still_open(connection: Connection, tenant: str, change: Change) -> Change | Error:
@@ -137,7 +171,7 @@ def _still_open(connection: Connection, tenant: str, change: Change) -> Change |
     return change._replace(children=tuple(sorted({c for c in change.children if not children[c][0]})))
 
 
-def _receipt(change: Change, here: _Found, now: int) -> Receipt:
+def _receipt(change: Change, here: Found, now: int) -> Receipt:
     return Receipt(
         change.id, here.standing.fence, change.status, change.attempt, change.version + 1, change.run_at,
         now if change.status in TERMINAL else None,
@@ -145,46 +179,35 @@ def _receipt(change: Change, here: _Found, now: int) -> Receipt:
 
 
 def _last_receipt(connection: Connection, tenant: str, job_id: str) -> Receipt:
-    return receipt_of(history(connection, tenant, job_id)[-1])
+    return receipt_of(history.of_job(connection, tenant, job_id)[-1])
 
 
-def history(connection: Connection, tenant: str, job_id: str) -> list[HistoryRow]:
-    return [_row(r) for r in connection.rows(_HISTORY, {"tenant": tenant, "id": job_id})]
-
-
-def grant_end(connection: Connection, tenant: str, job_id: str, fence: int) -> HistoryRow | None:
-    """The row that ended the grant with this fence, if it has ended."""
-    rows = connection.rows(_SQL["grant_end"], {"tenant": tenant, "id": job_id, "fence": fence})
-    return _row(rows[0]) if rows else None
-
-
-def _row(r: tuple[Any, ...]) -> HistoryRow:
-    return HistoryRow(r[0], r[1], r[2] and Status(r[2]), Status(r[3]), Verb(r[4]), *r[5:])
-
-
-_HISTORY: Final = load("interlock.storage.sqlite", "read.sql")["history"]
-
-
-def _write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, _Found]]) -> None:
+def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, Found]]) -> None:
+    """Write decided changes with their history."""
     if not changes:
         return
     db, now = connection.db, connection.now
     updates, rows = [], []
-    for change, (standing, seq, head) in changes:
+    for change, (standing, seq, head, *_) in changes:
         version = change.version + 1
         move = (
             standing.status, change.status, change.verb, change.actor, standing.attempt, standing.fence,
             change.reason, change.metadata, now,
         )  # fmt: skip
         hash = history_hash(head, tenant, change.id, version, *move)
-        updates.append(change._asdict() | {
-            "tenant": tenant, "seq": seq, "now": now, "awaiting": len(change.children),
-            "finished_at": now if change.status in TERMINAL else None,
-        })  # fmt: skip
+        if change.edited is None:
+            updates.append(change._asdict() | {
+                "tenant": tenant, "seq": seq, "now": now, "awaiting": len(change.children),
+                "finished_at": now if change.status in TERMINAL else None,
+            })  # fmt: skip
         rows.append((tenant, seq, version, *move, hash))
     db.executemany(_SQL["change"], updates)
     db.executemany(_INSERT_HISTORY, rows)
     db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c, _ in changes for child in c.children])
+    moves.tell(connection, tenant, [
+        moves.Move(c.id, f.seq, f.base, f.line, f.standing.status, c.status, c.version + 1, f.blocked, f.awaiting)
+        for c, f in changes
+    ])  # fmt: skip
     _tell_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])
 
 
@@ -198,99 +221,6 @@ def _tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> 
     db.execute(_SQL["await_no_more"], facts)
     parents = connection.rows(_SQL["child_ended"], facts)
     db.executemany(_SQL["one_child_less"], [(tenant, parent) for (parent,) in parents])
-
-
-def heartbeat(connection: Connection, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-    """Extend each lease that its worker still holds."""
-    held = _held(connection, tenant, [beat.id for beat in beats])
-    now = connection.now
-    answers: list[Pulse | Refused] = []
-    moves, saves = [], []
-    for beat in beats:
-        job = held.get(beat.id)
-        error = _fault(connection, tenant, job, beat.id, beat.fence, beat.worker)
-        if error is None and beat.checkpoint is not None:
-            error = _checkpoint_fault(job, beat.checkpoint)
-        if error is not None or job is None:
-            answers.append(Refused(error or NotFound(beat.id)))
-            continue
-        expires = now + round((beat.lease_seconds or job.lease_seconds) * SECOND)
-        if job.timeout_seconds is not None:
-            expires = min(expires, job.run_started_at + round(job.timeout_seconds * SECOND))
-        moves.append((expires, now, now, tenant, job.seq))
-        if beat.checkpoint is not None and _is_newer(job, beat.checkpoint):
-            saves.append(beat.checkpoint)
-            held[beat.id] = job._replace(checkpoint_seq=beat.checkpoint.seq, checkpoint=beat.checkpoint.data)
-        answers.append(
-            Pulse(beat.id, expires, job.cancel_requested_at is not None, job.cancel_reason, bool(job.paused))
-        )
-    connection.db.executemany(_SQL["beat"], moves)
-    _save(connection, tenant, saves)
-    return answers
-
-
-def checkpoint(connection: Connection, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
-    """Save each checkpoint that is newer than what its job has."""
-    held = _held(connection, tenant, [c.id for c in checkpoints])
-    answers: list[int | Refused] = []
-    saves = []
-    for c in checkpoints:
-        job = held.get(c.id)
-        error = _fault(connection, tenant, job, c.id, c.fence, c.worker) or _checkpoint_fault(job, c)
-        if error is not None or job is None:
-            answers.append(Refused(error or NotFound(c.id)))
-            continue
-        if _is_newer(job, c):
-            saves.append(c)
-            held[c.id] = job._replace(checkpoint_seq=c.seq, checkpoint=c.data)
-        answers.append(c.seq)
-    _save(connection, tenant, saves)
-    return answers
-
-
-class _Held(NamedTuple):
-    id: str
-    seq: int
-    status: str
-    fence: int
-    worker: str | None
-    lease_seconds: float
-    run_started_at: int
-    timeout_seconds: float | None
-    cancel_requested_at: int | None
-    cancel_reason: str | None
-    checkpoint_seq: int | None
-    checkpoint: str | None
-    paused: int
-
-
-def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, _Held]:
-    rows = connection.rows(_SQL["held"], {"tenant": tenant, "ids": json.dumps(sorted(set(ids)))})
-    return {row[0]: _Held._make(row) for row in rows}
-
-
-def _fault(connection: Connection, tenant: str, job: _Held | None, id: str, fence: int, worker: str) -> Error | None:
-    if job is None:
-        return NotFound(id)
-    if job.status == Status.RUNNING and job.fence == fence and job.worker == worker:
-        return None
-    answer = answer_repeat(grant_end(connection, tenant, id, fence), None, id, fence, worker)
-    assert isinstance(answer, Error)
-    return answer
-
-
-def _checkpoint_fault(job: _Held | None, c: Checkpoint) -> Error | None:
-    if job is None or job.checkpoint_seq is None or _is_newer(job, c):
-        return None
-    if c.seq == job.checkpoint_seq and c.data == job.checkpoint:
-        return None
-    return CheckpointConflict(c.id, c.seq, job.checkpoint_seq)
-
-
-def _is_newer(job: _Held, c: Checkpoint) -> bool:
-    return job.checkpoint_seq is None or c.seq > job.checkpoint_seq
-
-
-def _save(connection: Connection, tenant: str, saves: Sequence[Checkpoint]) -> None:
-    rows = [(tenant, c.id, c.seq, c.data, c.sanitized, connection.now) for c in saves]
-    connection.db.executemany(_SQL["save_checkpoint"], rows)
+    woken = {"tenant": tenant, "ids": json.dumps([parent for (parent,) in parents])}
+    lines = moves.limited(connection, tenant, [line for (line,) in connection.rows(_SQL["lines_of"], woken)])
+    moves.settle(connection, tenant, [(line, 0) for line in lines])

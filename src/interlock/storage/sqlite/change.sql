@@ -1,14 +1,17 @@
 -- name: standings
 -- What decisions look at, with the hash of the newest row of each job's history.
 SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline, j.lease_expires_at,
-  j.run_started_at, j.timeout_seconds, b.backoff, b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
-  j.error, j.seq, h.hash
+  j.run_started_at, j.timeout_seconds,
+  coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.line),
+    (SELECT y.backoff FROM job_type y WHERE y.tenant = j.tenant AND y.name = b.type)), b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
+  j.error, j.seq, h.hash, j.base, j.line, j.blocked, j.awaiting, j.gate_id, g.expires_at
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version;
+CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
+LEFT JOIN approval g ON g.tenant = j.tenant AND g.id = j.gate_id;
 
 -- name: held_to_complete
-SELECT j.id, j.seq, j.status, j.fence, j.worker, j.version, j.attempt, h.hash
+SELECT j.id, j.seq, j.status, j.fence, j.worker, j.version, j.attempt, h.hash, j.base, j.line
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version;
 
@@ -25,9 +28,13 @@ INSERT INTO job_result (tenant, seq, result, result_summary, usage, sanitized) V
 UPDATE job SET status = :status, version = version + 1, attempt = :attempt, releases = :releases, awaiting = :awaiting,
   worker = CASE WHEN :status = 'running' THEN worker END,
   lease_expires_at = CASE WHEN :status = 'running' THEN lease_expires_at END,
-  gate_id = NULL, run_at = coalesce(:run_at, run_at), error = coalesce(:error, error),
+  gate_id = :gate_id, run_at = coalesce(:run_at, run_at), error = coalesce(:error, error),
   cancel_requested_at = coalesce(:cancel_requested_at, cancel_requested_at),
   cancel_reason = coalesce(:cancel_reason, cancel_reason), sanitized = sanitized OR :sanitized,
+  -- where a job that stops running or waiting must line up again
+  blocked = CASE WHEN line IS NULL OR :awaiting > 0 OR NOT (:status = 'queued' OR :status = 'retry') THEN 0
+    WHEN status = :status THEN blocked
+    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT a.strict FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END,
   finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata
 WHERE tenant = :tenant AND seq = :seq;
 
@@ -55,22 +62,12 @@ DELETE FROM job_await WHERE tenant = :tenant AND job_id IN (SELECT value FROM js
 DELETE FROM job_await WHERE tenant = :tenant AND child_id IN (SELECT value FROM json_each(:ids)) RETURNING job_id;
 
 -- name: one_child_less
-UPDATE job SET awaiting = awaiting - 1 WHERE tenant = ? AND id = ?;
+UPDATE job SET awaiting = awaiting - 1, blocked = CASE WHEN awaiting > 1 OR line IS NULL THEN 0
+    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT a.strict FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END
+WHERE tenant = ? AND id = ?;
 
--- name: held
--- The facts a heartbeat and a checkpoint need of each job.
-SELECT j.id, j.seq, j.status, j.fence, j.worker, j.lease_seconds, j.run_started_at, j.timeout_seconds, j.cancel_requested_at,
-  j.cancel_reason, c.seq, c.data, EXISTS (SELECT 1 FROM queue q WHERE q.tenant = b.tenant AND q.type = b.type AND q.paused_at IS NOT NULL)
-FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
-CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id;
-
--- name: beat
-UPDATE job SET lease_expires_at = ?, heartbeat_at = ?, updated_at = ? WHERE tenant = ? AND seq = ?;
-
--- name: save_checkpoint
-INSERT INTO job_checkpoint (tenant, job_id, seq, data, sanitized, at) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET seq = excluded.seq, data = excluded.data, sanitized = excluded.sanitized, at = excluded.at;
+-- name: lines_of
+SELECT DISTINCT j.line FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value WHERE j.line IS NOT NULL;
 
 -- name: pause
 INSERT INTO queue (tenant, type, paused_at, paused_by, pause_reason) VALUES (:tenant, :type, :at, :actor, :reason)

@@ -13,8 +13,9 @@ from interlock.domain.audit import history_hash
 from interlock.domain.decide import Expire, PassDeadline
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import DEFAULT_LEASE_SECONDS, ClaimAsk
 from interlock.domain.retry import SECOND
+from interlock.storage.sqlite import moves
 from interlock.storage.sqlite.change import carry_out
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Leg, Routes
@@ -31,7 +32,7 @@ _GRANTED: Final = [
     for name in ("status", "version", "fence", "worker", "lease_expires_at", "heartbeat_at", "started_at",
                  "run_started_at", "updated_at")
 ]  # fmt: skip
-_SANITIZED: Final = Job._fields.index("sanitized")
+_FLAGS: Final = [Job._fields.index(name) for name in ("sanitized", "blocked")]
 
 
 def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) -> list[Job]:
@@ -39,9 +40,11 @@ def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) ->
     db, now = connection.db, connection.now
     if ask.claim_id is not None and (before := _granted_before(connection, tenant, ask)):
         return before
-    ((epoch, last_route, due, paused),) = connection.rows(_SQL["surroundings"], (tenant, now))
+    ((epoch, last_route, due, paused, line_due),) = connection.rows(_SQL["surroundings"], (tenant, now))
     if due:
         _sweep(connection, tenant)
+    if line_due:
+        moves.join_lines(connection, tenant)
     routes.refresh(connection, last_route)
     legs = routes.legs(ask)
     if paused:
@@ -87,31 +90,42 @@ def _grant(connection: Connection, tenant: str, ask: ClaimAsk, seqs: Sequence[in
     """Grant these jobs, save for those whose deadline has passed: they end here."""
     db, now = connection.db, connection.now
     worker, actor = ask.worker, principal.worker(ask.worker)
-    lease = round(ask.lease_seconds * SECOND)
-    rows, granted, late = [], [], []
+    leases = _leases(connection, tenant) if ask.lease_seconds is None else {}
+    rows, granted, moved, late = [], [], [], []
+    by_lease: dict[float, list[int]] = {}
     for row in connection.rows(_SQL["to_grant"], {"tenant": tenant, "seqs": json.dumps(seqs)}):
-        job = Job._make(row[:-1])  # raw: read for its facts only
+        job = Job._make(row[:-3])  # raw: read for its facts only
         if job.deadline is not None and job.deadline <= now:
             late.append(PassDeadline(job.id))
             continue
-        version, fence, expires = job.version + 1, max(job.fence, floor) + 1, now + lease
+        lease = ask.lease_seconds or leases.get(job.type, DEFAULT_LEASE_SECONDS)
+        version, fence, expires = job.version + 1, max(job.fence, floor) + 1, now + round(lease * SECOND)
         if job.timeout_seconds is not None:
             expires = min(expires, now + round(job.timeout_seconds * SECOND))
         move = (job.status, "running", "claim", actor, job.attempt, fence, None, None, now)
         hash = history_hash(row[-1], tenant, job.id, version, *move)
         rows.append((tenant, job.seq, version, *move, hash))
+        by_lease.setdefault(lease, []).append(job.seq)
+        moved.append(moves.Move(job.id, job.seq, row[-3], row[-2], job.status, "running", version))
         granted.append(
             _granted(row, (Status.RUNNING, version, fence, worker, expires, None, job.started_at or now, now, now))
         )
-    facts = {
-        "tenant": tenant, "seqs": json.dumps([job.seq for job in granted]), "floor": floor, "worker": worker,
-        "actor": actor, "now": now, "lease": lease, "lease_seconds": ask.lease_seconds,
-    }  # fmt: skip
-    db.execute(_SQL["grant"], facts)
+    for lease, some in by_lease.items():
+        facts = {
+            "tenant": tenant, "seqs": json.dumps(some), "floor": floor, "worker": worker, "actor": actor, "now": now,
+            "lease": round(lease * SECOND), "lease_seconds": lease,
+        }  # fmt: skip
+        db.execute(_SQL["grant"], facts)
     db.executemany(_INSERT_HISTORY, rows)
+    moves.tell(connection, tenant, moved)
     if late:
         carry_out(connection, tenant, late)
     return granted
+
+
+def _leases(connection: Connection, tenant: str) -> dict[str, float]:
+    """How long the leases of types are that say so."""
+    return dict(connection.rows(_SQL["leases_of_types"], {"tenant": tenant}))
 
 
 def _granted_before(connection: Connection, tenant: str, ask: ClaimAsk) -> list[Job]:
@@ -138,7 +152,7 @@ def _jobs(connection: Connection, tenant: str, seqs: Sequence[int]) -> list[Job]
 
 def _granted(row: Sequence[Any], grant: Sequence[object]) -> Job:
     """A row of job_view as the job it becomes with this grant."""
-    values = _values(row[:-1])
+    values = _values(row[:-3])
     for i, value in zip(_GRANTED, grant, strict=True):
         values[i] = value
     return Job._make(values)
@@ -154,7 +168,8 @@ def _values(row: Sequence[Any]) -> list[Any]:
     values[_STATUS] = _STATUSES[values[_STATUS]]
     for i in _LISTS:
         values[i] = () if values[i] == "[]" else tuple(json.loads(values[i]))
-    values[_SANITIZED] = bool(values[_SANITIZED])
+    for i in _FLAGS:
+        values[i] = bool(values[i])
     return values
 
 

@@ -4,7 +4,8 @@ SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM route WHERE 
   EXISTS (SELECT 1 FROM job WHERE tenant = ?1 AND status = 'running' AND lease_expires_at <= ?2)
     OR EXISTS (SELECT 1 FROM job INDEXED BY job_deadline WHERE tenant = ?1 AND deadline <= ?2 AND deadline IS NOT NULL
       AND status IN ('queued', 'retry', 'waiting_for_approval') AND status <> 'waiting_for_approval' AND awaiting = 0),
-  EXISTS (SELECT 1 FROM queue WHERE tenant = ?1 AND paused_at IS NOT NULL);
+  EXISTS (SELECT 1 FROM queue WHERE tenant = ?1 AND paused_at IS NOT NULL),
+  EXISTS (SELECT 1 FROM agent WHERE tenant = ?1 AND next_due <= ?2 AND next_due IS NOT NULL);
 
 -- name: paused_types
 SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL;
@@ -12,18 +13,18 @@ SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL;
 -- name: ready_on_route
 -- Due jobs of one route, best first; read lazily, so no more than needed is touched.
 SELECT run_at, seq FROM job INDEXED BY job_ready
-WHERE tenant = ? AND route = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0
+WHERE tenant = ? AND route = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0
 ORDER BY run_at, seq;
 
 -- name: ready_on_base
 -- The same for all routes that share a base, whatever their repository and affinity key.
 SELECT run_at, seq FROM job INDEXED BY job_ready_base
-WHERE tenant = ? AND base = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND route <> base
+WHERE tenant = ? AND base = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND route <> base
 ORDER BY run_at, seq;
 
 -- name: to_grant
 -- The jobs about to be granted, with the hash of the newest row of each one's history.
-SELECT {job}, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
+SELECT {job}, v.base, v.line, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
 CROSS JOIN job_history h ON h.tenant = v.tenant AND h.seq = v.seq AND h.version = v.version;
 
 -- name: grant
@@ -66,3 +67,6 @@ SELECT id FROM job INDEXED BY job_lease WHERE tenant = :tenant AND status = 'run
 SELECT id FROM job INDEXED BY job_deadline
 WHERE tenant = :tenant AND deadline <= :now AND deadline IS NOT NULL
   AND status IN ('queued', 'retry', 'waiting_for_approval') AND status <> 'waiting_for_approval' AND awaiting = 0 LIMIT :limit;
+
+-- name: leases_of_types
+SELECT name, lease_seconds FROM job_type WHERE tenant = :tenant AND lease_seconds IS NOT NULL;

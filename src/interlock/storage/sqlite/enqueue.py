@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from interlock.domain.audit import history_hash
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.retry import SECOND
-from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded
+from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
+from interlock.storage.contract import RegistryChanged, Terms
+from interlock.storage.sqlite import moves
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
@@ -17,17 +19,24 @@ from interlock.storage.statements import load
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
 
 
+Agents = dict[tuple[str, str], tuple[int, int]]
+
+
 def enqueue(
-    connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool
+    connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms
 ) -> list[Enqueued | Refused]:
     """Add the jobs that are new; with `whole`, none if any is refused."""
-    if not any(job.idempotency_key or job.parent_id for job in jobs):
-        first = _insert(connection, routes, tenant, jobs)
+    ((registry,),) = connection.rows(_SQL["registry"], {"tenant": tenant})
+    if registry != terms.registry:
+        raise RegistryChanged(tenant)
+    agents = _agents(connection, tenant, jobs, terms.implicit_agents)
+    if not any(job.idempotency_key or job.parent_id for job in jobs) and None not in agents.values():
+        first = _insert(connection, routes, tenant, jobs, _known(agents))
         return [Enqueued(job.id, seq, False) for seq, job in enumerate(jobs, first)]
-    answers, new = _sort_out(connection, tenant, jobs)
+    answers, new = _sort_out(connection, tenant, jobs, agents)
     if whole and any(isinstance(a, Refused) for a in answers):
         return [Enqueued(job.id, 0, False) if a is None else a for job, a in zip(jobs, answers, strict=True)]
-    first = _insert(connection, routes, tenant, new) if new else 0
+    first = _insert(connection, routes, tenant, new, _known(agents)) if new else 0
     fresh = {job.id: Enqueued(job.id, first + i, False) for i, job in enumerate(new)}
     by_key = {job.idempotency_key: fresh[job.id] for job in new if job.idempotency_key is not None}
     told: list[Enqueued | Refused] = []
@@ -41,8 +50,30 @@ def enqueue(
     return told
 
 
+def _agents(
+    connection: Connection, tenant: str, jobs: Sequence[NewJob], make: bool
+) -> dict[tuple[str, str], tuple[int, int] | None]:
+    """Number and limitedness of every agent that is named; None where it is unknown and must not be made."""
+    found: dict[tuple[str, str], tuple[int, int] | None] = {}
+    for kind, id in {(j.agent_kind, str(j.agent_id)) for j in jobs if j.agent_kind is not None}:
+        rows = connection.rows(_SQL["agent_no"], (tenant, kind, id))
+        if not rows and make:
+            facts = {"tenant": tenant, "kind": kind, "id": id, "now": connection.now}
+            connection.db.execute(_SQL["make_agent"], facts)
+            rows = connection.rows(_SQL["agent_no"], (tenant, kind, id))
+        found[kind, id] = rows[0] if rows else None
+    return found
+
+
+def _known(agents: Mapping[tuple[str, str], tuple[int, int] | None]) -> Agents:
+    return {key: agent for key, agent in agents.items() if agent is not None}
+
+
 def _sort_out(
-    connection: Connection, tenant: str, jobs: Sequence[NewJob]
+    connection: Connection,
+    tenant: str,
+    jobs: Sequence[NewJob],
+    agents: Mapping[tuple[str, str], tuple[int, int] | None],
 ) -> tuple[list[Enqueued | Refused | None], list[NewJob]]:
     """Replays and refusals at their places, and the jobs that are to be inserted."""
     keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
@@ -60,7 +91,7 @@ def _sort_out(
     mine: dict[str, NewJob] = {}
     for job in jobs:
         key = job.idempotency_key
-        error = _parent_fault(job, open_parents)
+        error = _parent_fault(job, open_parents) or _agent_fault(job, agents)
         if key is not None and key in known:
             id, seq, body = known[key]
             same = body == job.body_sha256
@@ -87,10 +118,17 @@ def _parent_fault(job: NewJob, open_parents: dict[str, int]) -> Error | None:
     return Invalid(f"parent {job.parent_id} is not a job", pointer="/parent_id")
 
 
-def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob]) -> int:
+def _agent_fault(job: NewJob, agents: Mapping[tuple[str, str], tuple[int, int] | None]) -> Error | None:
+    if job.agent_kind is None or agents[job.agent_kind, str(job.agent_id)] is not None:
+        return None
+    return UnknownAgent(job.agent_kind, str(job.agent_id))
+
+
+def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], agents: Agents) -> int:
     db, now = connection.db, connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
-    rows, bodies, history = [], [], []
+    rows, bodies, history, moved = [], [], [], []
+    overtaken = set()
     for seq, (job, route) in enumerate(zip(jobs, routes.of(connection, jobs), strict=True), first):
         run_at = now if job.run_at is None else job.run_at
         if job.delay_seconds is not None:
@@ -99,18 +137,24 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
         tags = json.dumps(job.tags) if job.tags else "[]"
         move = (None, "queued", "enqueue", job.created_by, 1, 0, None, None, now)
         hash = history_hash(None, tenant, job.id, 1, *move)
+        line, limited = agents[job.agent_kind, str(job.agent_id)] if job.agent_kind is not None else (None, 0)
+        if line is not None and limited and run_at < now:  # it may come before one that has a place and has not started
+            overtaken.add(line)
         rows.append(
-            (tenant, seq, job.id, job.priority, route.no, route.base, run_at, job.deadline, job.timeout_seconds,
-             job.max_attempts, now, job.created_by)
+            (tenant, seq, job.id, job.priority, route.no, route.base, line, limited, run_at, job.deadline,
+             job.timeout_seconds, job.max_attempts, now, job.created_by, tags)
         )  # fmt: skip
         bodies.append(
             (tenant, seq, job.id, job.type, now, job.created_by, job.requested_by, job.parent_id, job.redrive_of,
-             job.agent_kind, job.agent_id, job.repository, job.affinity_key, requires, tags,
+             job.agent_kind, job.agent_id, job.repository, job.affinity_key, requires,
              job.idempotency_key, job.body_sha256, job.backoff, job.expiry_delay_seconds, job.headers, job.traceparent,
              job.webhook, job.payload)
         )  # fmt: skip
         history.append((tenant, seq, 1, *move, hash))
+        moved.append(moves.Move(job.id, seq, route.base, line, None, "queued", 1))
     db.executemany(_SQL["insert_job"], rows)
     db.executemany(_SQL["insert_body"], bodies)
     db.executemany(_SQL["insert_history"], history)
+    moves.tell(connection, tenant, moved)
+    moves.recount(connection, tenant, overtaken)
     return int(first)

@@ -5,15 +5,15 @@ ON CONFLICT DO UPDATE SET next_seq = next_seq + :count
 RETURNING next_seq - :count;
 
 -- name: insert_job
-INSERT INTO job (tenant, seq, id, status, priority, route, base, run_at, deadline, timeout_seconds, attempt, max_attempts,
-  fence, version, releases, updated_at, verb, actor)
-VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, ?, 'enqueue', ?);
+INSERT INTO job (tenant, seq, id, status, priority, route, base, line, blocked, run_at, deadline, timeout_seconds, attempt,
+  max_attempts, fence, version, releases, updated_at, verb, actor, tags)
+VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, ?, 'enqueue', ?, ?);
 
 -- name: insert_body
 INSERT INTO job_body (tenant, seq, id, type, created_at, created_by, requested_by, parent_id, redrive_of, agent_kind, agent_id,
-  repository, affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent,
+  repository, affinity_key, requires, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent,
   webhook, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_history
 INSERT INTO job_history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -36,3 +36,13 @@ SELECT coalesce(max(no), 0) FROM route WHERE tenant = :tenant;
 
 -- name: insert_route
 INSERT INTO route (tenant, no, base, type, requires, priority, repository, affinity_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: registry
+SELECT coalesce((SELECT registry FROM tenant WHERE tenant = :tenant), 0);
+
+-- name: agent_no
+SELECT no, max_concurrency IS NOT NULL FROM agent WHERE tenant = ? AND kind = ? AND id = ?;
+
+-- name: make_agent
+INSERT INTO agent (tenant, no, kind, id, implicit, created_at, updated_at)
+VALUES (:tenant, (SELECT coalesce(max(no), 0) + 1 FROM agent WHERE tenant = :tenant), :kind, :id, 1, :now, :now);

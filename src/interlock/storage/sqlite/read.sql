@@ -7,6 +7,8 @@ WHERE v.tenant = :tenant AND v.seq < :before_seq
   AND (:statuses IS NULL OR v.status IN (SELECT value FROM json_each(:statuses)))
   AND (:type IS NULL OR v.type = :type)
   AND (:worker IS NULL OR v.worker = :worker)
+  AND (:agent_kind IS NULL OR (v.agent_kind = :agent_kind AND v.agent_id = :agent_id))
+  AND (:stale_before IS NULL OR (v.status = 'running' AND coalesce(v.heartbeat_at, v.run_started_at) <= :stale_before))
   AND (:parent_id IS NULL OR v.parent_id = :parent_id)
   AND (:created_after IS NULL OR v.created_at >= :created_after)
   AND (:created_before IS NULL OR v.created_at < :created_before)

@@ -17,12 +17,18 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.errors import SchemaMismatch, StorageBroken
 from interlock.storage import chains
-from interlock.storage.contract import Due, Verdict
+from interlock.storage.contract import NO_TERMS, Due, Terms, Verdict
 from interlock.storage.migrate import migrations, pending
 from interlock.storage.signal import Signal
-from interlock.storage.sqlite import change, claim, enqueue
+from interlock.storage.sqlite import change, claim, enqueue, history
+from interlock.storage.sqlite.artifacts import ArtifactVerbs
+from interlock.storage.sqlite.beats import checkpoint, heartbeat
 from interlock.storage.sqlite.connection import MEMORY, Connection, explain, prepare_file, wall_clock
+from interlock.storage.sqlite.gates import GateVerbs
+from interlock.storage.sqlite.progress import ProgressVerbs
+from interlock.storage.sqlite.registry import RegistryVerbs
 from interlock.storage.sqlite.routes import Routes
+from interlock.storage.sqlite.tokens import TokenVerbs
 from interlock.storage.sqlite.writer import Writer
 from interlock.storage.statements import load
 
@@ -35,7 +41,7 @@ STOP_LOOKING_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 
-class SQLiteStore:
+class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, ProgressVerbs, TokenVerbs):
     """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
 
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
@@ -43,6 +49,7 @@ class SQLiteStore:
         self._clock = clock
         self._routes: dict[str, Routes] = {}
         self._signal = Signal()
+        self._told = Signal()
         self._watched_at = 0.0
         self._lookout: asyncio.Task[None] | None = None
         prepare_file(path)
@@ -69,8 +76,10 @@ class SQLiteStore:
         """Apply what is missing, all in one transaction, and name it."""
         return await self._write(_migrate)
 
-    async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
-        told = await self._write(lambda c: enqueue.enqueue(c, self._routes_of(tenant), tenant, jobs, whole))
+    async def enqueue(
+        self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
+        told = await self._write(lambda c: enqueue.enqueue(c, self._routes_of(tenant), tenant, jobs, whole, terms))
         self._signal.fire()
         return told
 
@@ -78,13 +87,16 @@ class SQLiteStore:
         return await self._write(lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask))
 
     async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
-        return await self._write(lambda c: change.heartbeat(c, tenant, beats))
+        answers = await self._write(lambda c: heartbeat(c, tenant, beats))
+        if any(beat.events for beat in beats):
+            self._told.fire()
+        return answers
 
     async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
-        return await self._write(lambda c: change.checkpoint(c, tenant, checkpoints))
+        return await self._write(lambda c: checkpoint(c, tenant, checkpoints))
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
-        told = await self._write(lambda c: change.carry_out(c, tenant, orders))
+        told = await self._write(lambda c: change.carry_out(c, tenant, orders, self._routes_of(tenant)))
         self._signal.fire()
         return told
 
@@ -94,19 +106,23 @@ class SQLiteStore:
             jobs = {job.id: job for job in map(claim.to_job, rows)}
             return [jobs.get(id) for id in job_ids]
 
-        return await self._read(read)
+        return await self.read_settled(tenant, read)
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
+        stale = None if filter.stale_seconds is None else self._clock() - round(filter.stale_seconds * SECOND)
         facts = filter._asdict() | {
             "tenant": tenant,
+            "agent_kind": filter.agent and filter.agent[0],
+            "agent_id": filter.agent and filter.agent[1],
+            "stale_before": stale,
             "statuses": json.dumps(filter.statuses) if filter.statuses else None,
             "tags": json.dumps(filter.tags),
             "before_seq": filter.before_seq if filter.before_seq is not None else 1 << 62,
         }
-        return await self._read(lambda c: [claim.to_job(row) for row in c.rows(_READ["find"], facts)])
+        return await self.read_settled(tenant, lambda c: [claim.to_job(row) for row in c.rows(_READ["find"], facts)])
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
-        return await self._read(lambda c: change.history(c, tenant, job_id))
+        return await self._read(lambda c: history.of_job(c, tenant, job_id))
 
     async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
         def write(c: Connection) -> None:
@@ -188,6 +204,9 @@ class SQLiteStore:
         for connection in self._open_readers:
             connection.close()
         self._open_readers.clear()
+
+    def _stir(self) -> None:
+        self._signal.fire()
 
     def _routes_of(self, tenant: str) -> Routes:
         return self._routes.setdefault(tenant, Routes(tenant))

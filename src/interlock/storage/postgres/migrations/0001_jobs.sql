@@ -32,6 +32,34 @@ create table interlock.epoch (
 insert into interlock.epoch default values;
 comment on table interlock.epoch is 'One number, raised after a restore: every fence handed out before it is void.';
 
+create table interlock.tenant (
+  tenant   text    primary key,
+  registry integer not null default 0
+);
+comment on table interlock.tenant is 'Every tenant that has a job, a type or an agent.';
+
+create sequence interlock.agent_no;
+create table interlock.agent (
+  tenant          text    not null,
+  no              bigint  not null,
+  max_concurrency integer check (max_concurrency between 1 and 1000000),
+  used            integer not null default 0 check (used >= 0),
+  strict          boolean not null default true,
+  implicit        boolean not null default false,
+  next_due        timestamptz,
+  created_at      timestamptz not null,
+  updated_at      timestamptz not null,
+  kind            text    not null,
+  id              text    not null,
+  backoff         text,
+  defaults        text,
+  primary key (tenant, no),
+  unique (tenant, kind, id)
+) with (fillfactor = 50);
+create index agent_due on interlock.agent (tenant, next_due) where next_due is not null;
+comment on table interlock.agent is
+  'Whom jobs are for. One with a limit has a line: used counts the places given out, and its row is the lock of the line.';
+
 create sequence interlock.route_no;
 create table interlock.route (
   tenant       text    not null,
@@ -87,6 +115,7 @@ create table interlock.job (
   lease_seconds        double precision,
   timeout_seconds      double precision,
   expiry_delay_seconds double precision,
+  line                 bigint,
   gate_id              uuid,
   parent_id            uuid,
   redrive_of           uuid,
@@ -132,6 +161,7 @@ create table interlock.job (
 create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
 create unique index job_seq on interlock.job (tenant, seq);
 create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;
+create index job_agent on interlock.job (tenant, agent_kind, agent_id, seq) where agent_kind is not null;
 comment on table interlock.job is
   'Every job, for ever: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
 
@@ -142,12 +172,17 @@ create table interlock.ready (
   run_at   timestamptz not null,
   seq      bigint      not null,
   job_id   uuid        not null,
-  deadline timestamptz
+  line     bigint,
+  deadline timestamptz,
+  blocked  boolean     not null default false
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index ready_route on interlock.ready (tenant, route, run_at, seq);
-create index ready_base on interlock.ready (tenant, base, run_at, seq) where route <> base;
+create index ready_route on interlock.ready (tenant, route, run_at, seq) where not blocked;
+create index ready_base on interlock.ready (tenant, base, run_at, seq) where route <> base and not blocked;
+create index ready_line on interlock.ready (tenant, line, blocked, run_at, seq) where line is not null;
 create index ready_deadline on interlock.ready (tenant, deadline) where deadline is not null;
-comment on table interlock.ready is 'One row for each queued or retrying job that waits for nothing but its time and a worker; kept by the triggers of job.';
+comment on table interlock.ready is
+  'One row for each queued or retrying job that waits for nothing but its time, a place in the line of its agent, and a worker; '
+  'kept by the triggers of job. Only rows that are not blocked are in the indexes that a claim reads.';
 
 create table interlock.lease (
   tenant       text        not null,
@@ -158,9 +193,11 @@ create table interlock.lease (
   expires_at   timestamptz not null,
   run_ends_at  timestamptz,
   heartbeat_at timestamptz,
+  line         bigint,
   primary key (tenant, job_id)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index lease_expiry on interlock.lease (tenant, expires_at);
+create index lease_line on interlock.lease (tenant, line) where line is not null;
 comment on table interlock.lease is 'One row for each running job: who holds it and until when; kept by the triggers of job, moved on by heartbeats.';
 
 create table interlock.claim (
@@ -195,6 +232,21 @@ create table interlock.job_checkpoint (
   primary key (tenant, job_id)
 );
 comment on table interlock.job_checkpoint is 'The saved progress of a job: one value, numbered.';
+
+create table interlock.tally (
+  tenant      text        not null,
+  type        text        not null,
+  minute      timestamptz not null,
+  from_status interlock.status,
+  to_status   interlock.status,
+  count       bigint      not null,
+  folded      boolean     not null default false
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index tally_type on interlock.tally (tenant, type);
+create index tally_unfolded on interlock.tally (tenant) where not folded;
+comment on table interlock.tally is
+  'How many jobs of a type moved from one status to another, minute by minute; written by the triggers of job and folded by upkeep. '
+  'What entered a status less what left it is how many are in it.';
 
 create table interlock.job_history (
   tenant      text        not null,

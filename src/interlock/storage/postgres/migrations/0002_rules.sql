@@ -67,7 +67,7 @@ begin
   raise exception 'interlock: what job % was created with, its payload above all, never changes', old.id using errcode = 'check_violation';
 end $$;
 create trigger guard_identity before update of tenant, id, seq, type, payload, headers, traceparent, created_at, created_by,
-  requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, repository, affinity_key, requires,
+  requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, line, repository, affinity_key, requires,
   webhook, backoff, expiry_delay_seconds on interlock.job for each row execute function interlock.refuse_identity();
 
 create function interlock.refuse_birth() returns trigger language plpgsql as $$
@@ -90,37 +90,84 @@ create function interlock.after_insert() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
+  t timestamptz := interlock.clock();
   now_micros bigint := interlock.micros(interlock.clock());
+  lines boolean; past boolean;
+  nos bigint[]; limited bigint[];
 begin
+  if current_tenant() is null then  -- somebody who needs no tenant to see rows
+    perform set_config('interlock.tenant', n.tenant, true) from born n limit 1;
+  end if;
+  select bool_or(n.line is not null), bool_or(n.line is not null and n.run_at < t) into lines, past from born n;
+  if lines then
+    select array_agg(distinct n.line order by n.line) into nos from born n where n.line is not null;
+    limited := lock_agents(nos);
+  end if;
   insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
   select n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, n.updated_at,
     history_hash(null, n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, now_micros)
   from born n;
-  insert into ready (tenant, route, base, run_at, seq, job_id, deadline)
-  select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline from born n;
+  insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
+  select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline, n.line, coalesce(n.line = any(limited), false) from born n;
+  insert into tally (tenant, type, minute, to_status, count)
+  select n.tenant, n.type, date_trunc('minute', t), 'queued', count(*) from born n group by n.tenant, n.type;
   if exists (select from (select distinct n.tenant, n.route from born n) b
              where not exists (select from route r where r.tenant = b.tenant and r.no = b.route)) then
     raise exception 'interlock: a job names a route that does not exist' using errcode = 'foreign_key_violation';
+  end if;
+  if limited <> '{}' then
+    if past then  -- it may come before one that has a place and has not started
+      perform take_back_places(limited);
+    end if;
+    perform settle_lines(limited, '{}');
   end if;
   return null;
 end $$;
 create trigger after_insert after insert on interlock.job referencing new table as born
   for each statement execute function interlock.after_insert();
 
+-- Order of work: the agents of the changed jobs are locked before anything that indexes the truth is touched, so that
+-- whoever holds an agent's row sees ready, lease and what else tells of its places as of whole transitions.
 create function interlock.after_update() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
+  t timestamptz := interlock.clock();
   now_micros bigint := interlock.micros(interlock.clock());
   changes integer; written integer; granted boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
-  parents uuid[];
+  lines boolean; granted_lines boolean;
+  parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
   part record;
 begin
   select count(*), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
     bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),
-    bool_or(parent_id is not null and status >= 'succeeded')
-  into changes, granted, ended, entered, left_ready, children from changed;
+    bool_or(parent_id is not null and status >= 'succeeded'), bool_or(line is not null and status <> 'running'),
+    bool_or(line is not null and status = 'running' and previous <> 'running')
+  into changes, granted, ended, entered, left_ready, children, lines, granted_lines from changed;
   if changes = 0 then return null; end if;
+  if current_tenant() is null then  -- somebody who needs no tenant to see rows
+    perform set_config('interlock.tenant', n.tenant, true) from changed n limit 1;
+  end if;
+
+  if children then
+    -- The waiting jobs first, as everywhere. Two children may end at once: the later one sees what the earlier has done.
+    perform from job j where j.tenant = current_tenant() and j.id in (
+      select a.job_id from changed n join job_await a on a.tenant = n.tenant and a.child_id = n.id
+      where n.parent_id is not null and n.status >= 'succeeded') order by j.id for update;
+    with gone as (
+      delete from job_await a using changed n
+      where n.parent_id is not null and n.status >= 'succeeded' and a.tenant = n.tenant and a.child_id = n.id
+      returning a.job_id)
+    select array_agg(distinct job_id) into parents from gone;
+  end if;
+  if lines or parents is not null then
+    select array_agg(distinct x.line order by x.line) into nos from (
+      select n.line from changed n where n.line is not null and n.status <> 'running'
+      union select j.line from job j where j.tenant = current_tenant() and j.id = any(parents) and j.line is not null) x;
+    if nos is not null then
+      limited := lock_agents(nos);
+    end if;
+  end if;
 
   insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
   select n.tenant, n.id, n.version, n.previous, n.status, n.verb, n.actor, a.attempt, n.fence, n.reason, n.metadata, n.updated_at,
@@ -136,11 +183,19 @@ begin
     raise exception 'interlock: the history of a job lacks the row before this change; run interlock audit verify'
       using errcode = 'data_corrupted';
   end if;
+  insert into tally (tenant, type, minute, from_status, to_status, count)
+  select n.tenant, n.type, date_trunc('minute', t), n.previous, n.status, count(*) from changed n
+  where n.status <> n.previous group by n.tenant, n.type, n.previous, n.status;
 
   if granted then
-    insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at)
+    if granted_lines and exists (
+        select from changed n join ready q on q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq
+        where n.line is not null and n.status = 'running' and n.previous <> 'running') then
+      raise exception 'interlock: a job has no place in the line of its agent and cannot be granted' using errcode = 'check_violation';
+    end if;
+    insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, line)
     select n.tenant, n.id, n.fence, n.worker, coalesce(n.lease_seconds, 60), n.lease_expires_at,
-      n.run_started_at + n.timeout_seconds * interval '1 second'
+      n.run_started_at + n.timeout_seconds * interval '1 second', n.line
     from changed n where n.status = 'running' and n.previous <> 'running';
   end if;
   if ended then
@@ -149,47 +204,79 @@ begin
       delete from lease l where l.tenant = part.tenant and l.job_id = any(part.ids);
     end loop;
   end if;
+  if left_ready then
+    with gone as (
+      delete from ready q using changed n
+      where n.previous <= 'retry' and n.status > 'running'
+        and q.tenant = n.tenant and q.route = n.route and q.run_at = n.run_at and q.seq = n.seq and not q.blocked
+      returning q.line)
+    select freed || coalesce(array_agg(gone.line), '{}') into freed from gone where gone.line is not null;
+    with gone as (
+      delete from job_await a using changed n
+      where n.previous <= 'retry' and n.status > 'running' and a.tenant = n.tenant and a.job_id = n.id
+      returning n.id, n.line)
+    select freed || coalesce(array_agg(x.line), '{}') into freed from (
+      select distinct gone.id, gone.line from gone join agent a on a.tenant = current_tenant() and a.no = gone.line and a."strict") x;
+  end if;
+  if lines then
+    delete from ready q using changed n
+    where n.line is not null and n.previous <= 'retry' and n.status > 'running'
+      and q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq;
+    select freed || coalesce(array_agg(n.line), '{}') into freed
+    from changed n join agent a on a.tenant = n.tenant and a.no = n.line
+    where n.line is not null and case
+      when n.previous = 'running' then n.status >= 'succeeded' or not a."strict"
+      when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict"
+      else false end;
+  end if;
   if entered then
-    insert into ready (tenant, route, base, run_at, seq, job_id, deadline)
-    select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline from changed n
+    insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
+    select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline, n.line, must_line_up(n.tenant, n.line) from changed n
     where n.status <= 'retry' and n.previous > 'retry'
       and not exists (select from job_await a where a.tenant = n.tenant and a.job_id = n.id);
   end if;
-  if left_ready then
-    delete from ready q using changed n
-    where n.previous <= 'retry' and n.status > 'running'
-      and q.tenant = n.tenant and q.route = n.route and q.run_at = n.run_at and q.seq = n.seq;
-    delete from job_await a using changed n
-    where n.previous <= 'retry' and n.status > 'running' and a.tenant = n.tenant and a.job_id = n.id;
+  if parents is not null then
+    insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
+    select j.tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline, j.line, must_line_up(j.tenant, j.line) from job j
+    where j.tenant = current_tenant() and j.id = any(parents) and j.status <= 'retry'
+      and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id);
   end if;
-  if children then
-    -- The waiting jobs first, as everywhere. Two children may end at once: the later one sees what the earlier has done.
-    perform from job j where j.tenant = current_tenant() and j.id in (
-      select a.job_id from changed n join job_await a on a.tenant = n.tenant and a.child_id = n.id
-      where n.parent_id is not null and n.status >= 'succeeded') order by j.id for update;
-    with gone as (
-      delete from job_await a using changed n
-      where n.parent_id is not null and n.status >= 'succeeded' and a.tenant = n.tenant and a.child_id = n.id
-      returning a.job_id)
-    select array_agg(distinct job_id) into parents from gone;
-    if parents is not null then
-      insert into ready (tenant, route, base, run_at, seq, job_id, deadline)
-      select j.tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline from job j
-      where j.tenant = current_tenant() and j.id = any(parents) and j.status <= 'retry'
-        and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id);
-    end if;
+  if limited <> '{}' then
+    perform settle_lines(limited, freed);
   end if;
   return null;
 end $$;
 create trigger after_update after update on interlock.job referencing new table as changed
   for each statement execute function interlock.after_update();
 
+create function interlock.after_delete() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+begin
+  insert into tally (tenant, type, minute, from_status, count)
+  select o.tenant, o.type, date_trunc('minute', interlock.clock()), o.status, count(*) from gone o group by o.tenant, o.type, o.status;
+  return null;
+end $$;
+create trigger after_delete after delete on interlock.job referencing old table as gone
+  for each statement execute function interlock.after_delete();
+
 -- An edit of a waiting job moves its place in ready; rare, so row by row, with the old key at hand.
 create function interlock.move_ready() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  limited bigint[];
 begin
+  if old.line is not null then
+    limited := lock_agents(array[old.line]);
+  end if;
   update ready q set route = new.route, base = new.base, run_at = new.run_at, deadline = new.deadline
-  where q.tenant = old.tenant and q.route = old.route and q.run_at = old.run_at and q.seq = old.seq;
+  where q.tenant = old.tenant and q.job_id = old.id and (
+    (not q.blocked and q.route = old.route and q.run_at = old.run_at and q.seq = old.seq)
+    or (q.line = old.line and q.blocked and q.run_at = old.run_at and q.seq = old.seq));
+  update job_await a set deadline = new.deadline where a.tenant = old.tenant and a.job_id = old.id;
+  if limited <> '{}' then
+    perform take_back_places(limited);
+    perform settle_lines(limited, '{}');
+  end if;
   return null;
 end $$;
 create trigger move_ready after update on interlock.job for each row

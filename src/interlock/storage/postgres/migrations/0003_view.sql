@@ -10,7 +10,10 @@ select j.tenant, j.id, j.seq, j.type, j.status, j.priority, j.payload, j.headers
   else '{}' end as awaiting,
   j.cancel_requested_at, j.cancel_reason, c.data as checkpoint, c.seq as checkpoint_seq, j.usage, j.result, j.result_summary,
   j.error, j.sanitized or coalesce(c.sanitized, false) as sanitized, j.version, j.releases, j.created_at,
-  greatest(j.updated_at, l.heartbeat_at, c.at) as updated_at, j.started_at, j.run_started_at, j.finished_at
+  greatest(j.updated_at, l.heartbeat_at, c.at) as updated_at, j.started_at, j.run_started_at, j.finished_at,
+  case when j.line is not null and j.status <= 'retry' then exists
+    (select from interlock.ready q where q.tenant = j.tenant and q.line = j.line and q.blocked and q.run_at = j.run_at and q.seq = j.seq)
+  else false end as blocked
 from interlock.job j
 left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id and j.status = 'running'
 left join interlock.job_checkpoint c on c.tenant = j.tenant and c.job_id = j.id and j.fence > 0;
@@ -30,6 +33,7 @@ end $$;
 comment on column interlock.job.id is 'A UUIDv7. It names the job; it is no order.';
 comment on column interlock.job.seq is 'The order of arrival.';
 comment on column interlock.job.route is 'Which combination of type, requires, priority, repository and affinity key this job has.';
+comment on column interlock.job.line is 'The number of the agent it is for.';
 comment on column interlock.job.base is 'The route without repository and affinity key.';
 comment on column interlock.job.fence is 'Rises at every grant and is never used again; a worker proves by it that its grant is the current one.';
 comment on column interlock.job.run_at is 'The earliest start; in retry, of the next try.';
@@ -90,6 +94,28 @@ comment on column interlock.route.priority is 'Priority of its jobs.';
 comment on column interlock.route.repository is 'Repository of its jobs.';
 comment on column interlock.route.affinity_key is 'Affinity key of its jobs.';
 
+comment on column interlock.tenant.registry is 'Rises whenever a type or the defaults of an agent change; an enqueue that was checked against an older one is done again.';
+
+comment on column interlock.agent.no is 'Its number, named by the jobs.';
+comment on column interlock.agent.kind is 'What sort of agent it is.';
+comment on column interlock.agent.id is 'Which one of its kind.';
+comment on column interlock.agent.max_concurrency is 'How many of its jobs may run at once; null: any number.';
+comment on column interlock.agent.strict is 'Whether a job that has started keeps its place until it has ended.';
+comment on column interlock.agent.used is 'How many places of a limited agent are given out.';
+comment on column interlock.agent.next_due is 'When there is a free place: the time at which the next job joins the line.';
+comment on column interlock.agent.implicit is 'Whether it was made by a job that named it.';
+comment on column interlock.agent.backoff is 'JSON: how its failed jobs are tried again unless they say so themselves.';
+comment on column interlock.agent.defaults is 'JSON: what its jobs get where they say nothing.';
+comment on column interlock.agent.created_at is 'When it was made.';
+comment on column interlock.agent.updated_at is 'When it was last registered.';
+
+comment on column interlock.tally.type is 'The type of the jobs.';
+comment on column interlock.tally.minute is 'When they moved; the oldest minutes are one.';
+comment on column interlock.tally.from_status is 'The status they left; null at birth.';
+comment on column interlock.tally.to_status is 'The status they reached; null when they were deleted.';
+comment on column interlock.tally.count is 'How many they were.';
+comment on column interlock.tally.folded is 'Whether the row is already a sum of others.';
+
 comment on column interlock.queue.type is 'The type of the jobs.';
 comment on column interlock.queue.paused_at is 'Since when no job of this type is handed out.';
 comment on column interlock.queue.paused_by is 'Who paused it.';
@@ -101,6 +127,8 @@ comment on column interlock.ready.run_at is 'When it is due.';
 comment on column interlock.ready.seq is 'Order of arrival.';
 comment on column interlock.ready.job_id is 'The job.';
 comment on column interlock.ready.deadline is 'When it may no longer start.';
+comment on column interlock.ready.line is 'The agent it is for.';
+comment on column interlock.ready.blocked is 'Whether it has no place in the line of its agent.';
 
 comment on column interlock.lease.job_id is 'The running job.';
 comment on column interlock.lease.fence is 'The fence of this grant.';
@@ -109,6 +137,7 @@ comment on column interlock.lease.seconds is 'By how much a heartbeat moves it o
 comment on column interlock.lease.expires_at is 'When it ends unless it is moved on.';
 comment on column interlock.lease.run_ends_at is 'When the timeout of the run ends it at the latest.';
 comment on column interlock.lease.heartbeat_at is 'The last sign of life.';
+comment on column interlock.lease.line is 'The agent the job is for.';
 
 comment on column interlock.claim.worker is 'Who claimed.';
 comment on column interlock.claim.claim_id is 'The name the worker gave this claim.';

@@ -13,7 +13,7 @@ do $$
 declare
   name text;
 begin
-  foreach name in array array['route', 'queue', 'job', 'ready', 'lease', 'claim', 'job_await', 'job_checkpoint', 'job_history'] loop
+  foreach name in array array['tenant', 'agent', 'tally', 'route', 'queue', 'job', 'ready', 'lease', 'claim', 'job_await', 'job_checkpoint', 'job_history'] loop
     execute format('alter table interlock.%I enable row level security', name);
     execute format('alter table interlock.%I force row level security', name);
     execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
@@ -21,7 +21,11 @@ begin
 end $$;
 
 grant select, insert on interlock.route to interlock_app;
-grant usage on sequence interlock.route_no, interlock.job_seq_seq to interlock_app;
+grant select, insert, update on interlock.tenant to interlock_app;
+grant select, insert, delete on interlock.agent to interlock_app;
+grant update (max_concurrency, strict, implicit, backoff, defaults, updated_at) on interlock.agent to interlock_app;
+grant select on interlock.tally to interlock_app;
+grant usage on sequence interlock.route_no, interlock.agent_no, interlock.job_seq_seq to interlock_app;
 grant select, insert, update on interlock.queue, interlock.job_checkpoint to interlock_app;
 grant select, insert, update on interlock.job to interlock_app;
 grant select, delete on interlock.ready to interlock_app;
@@ -30,37 +34,79 @@ grant select, insert, update, delete on interlock.claim to interlock_app;
 grant select, insert on interlock.job_await to interlock_app;
 grant select on interlock.job_history, interlock.job_view, interlock.epoch to interlock_app;
 
-grant select on interlock.route, interlock.ready, interlock.lease, interlock.claim, interlock.job_await to interlock_sweep;
+grant select on interlock.tenant, interlock.agent, interlock.tally, interlock.route, interlock.ready, interlock.lease, interlock.claim, interlock.job_await to interlock_sweep;
+create policy sweep on interlock.tenant for select to interlock_sweep using (true);
+create policy sweep on interlock.agent for select to interlock_sweep using (true);
+create policy sweep on interlock.tally for select to interlock_sweep using (true);
 create policy sweep on interlock.route for select to interlock_sweep using (true);
 create policy sweep on interlock.ready for select to interlock_sweep using (true);
 create policy sweep on interlock.lease for select to interlock_sweep using (true);
 create policy sweep on interlock.job_await for select to interlock_sweep using (true);
 create policy sweep on interlock.claim for select to interlock_sweep using (true);
 
--- Every tenant that ever had a job, found by skipping from one to the next.
 create function interlock.tenants() returns setof text
+  language sql stable security definer set search_path = interlock, pg_temp as $$ select tenant from tenant $$;
+
+-- The functions below skip from one tenant that has something of the kind to the next: tenants with nothing cost nothing.
+
+-- Tenants that have an agent with a free place and a job that has come due for it.
+create function interlock.due_lines(p_now timestamptz, p_limit integer) returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   with recursive t(tenant) as (
-    (select tenant from route order by tenant limit 1)
+    (select x.tenant from agent x where x.next_due is not null order by x.tenant limit 1)
     union all
-    select (select r.tenant from route r where r.tenant > t.tenant order by r.tenant limit 1) from t where t.tenant is not null
-  ) select tenant from t where tenant is not null
+    select (select x.tenant from agent x where x.tenant > t.tenant and x.next_due is not null order by x.tenant limit 1) from t where t.tenant is not null
+  )
+  select t.tenant from t where exists (select from agent a where a.tenant = t.tenant and a.next_due <= p_now) limit p_limit
+$$;
+
+-- Tenants whose tally has many rows that could be one.
+create function interlock.long_tallies(p_rows integer, p_limit integer) returns setof text
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  with recursive t(tenant) as (
+    (select x.tenant from tally x where not x.folded order by x.tenant limit 1)
+    union all
+    select (select x.tenant from tally x where x.tenant > t.tenant and not x.folded order by x.tenant limit 1) from t where t.tenant is not null
+  )
+  select t.tenant from t
+  where (select count(*) from (select from tally y where y.tenant = t.tenant and not y.folded limit p_rows) x) >= p_rows limit p_limit
 $$;
 
 create function interlock.due_leases(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
   language sql stable security definer set search_path = interlock, pg_temp as $$
-  select l.tenant, l.job_id from tenants() t cross join lateral
-    (select tenant, job_id from lease where tenant = t and expires_at <= p_now order by expires_at limit p_limit) l
+  with recursive t(tenant) as (
+    (select x.tenant from lease x order by x.tenant limit 1)
+    union all
+    select (select x.tenant from lease x where x.tenant > t.tenant order by x.tenant limit 1) from t where t.tenant is not null
+  )
+  select l.tenant, l.job_id from t cross join lateral
+    (select tenant, job_id from lease where tenant = t.tenant and expires_at <= p_now order by expires_at limit p_limit) l
   limit p_limit
 $$;
 
 create function interlock.due_deadlines(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
   language sql stable security definer set search_path = interlock, pg_temp as $$
-  select q.tenant, q.job_id from tenants() t cross join lateral
-    ((select tenant, job_id from ready where tenant = t and deadline <= p_now order by deadline limit p_limit)
-     union all
-     (select tenant, job_id from job_await where tenant = t and deadline <= p_now order by deadline limit p_limit)) q
+  (
+  with recursive t(tenant) as (
+    (select x.tenant from ready x where x.deadline is not null order by x.tenant limit 1)
+    union all
+    select (select x.tenant from ready x where x.tenant > t.tenant and x.deadline is not null order by x.tenant limit 1) from t where t.tenant is not null
+  )
+  select q.tenant, q.job_id from t cross join lateral
+    (select tenant, job_id from ready where tenant = t.tenant and deadline <= p_now order by deadline limit p_limit) q
   limit p_limit
+  )
+  union all
+  (
+  with recursive t(tenant) as (
+    (select x.tenant from job_await x where x.deadline is not null order by x.tenant limit 1)
+    union all
+    select (select x.tenant from job_await x where x.tenant > t.tenant and x.deadline is not null order by x.tenant limit 1) from t where t.tenant is not null
+  )
+  select q.tenant, q.job_id from t cross join lateral
+    (select tenant, job_id from job_await where tenant = t.tenant and deadline <= p_now order by deadline limit p_limit) q
+  limit p_limit
+  )
 $$;
 
 create function interlock.old_claims(p_before timestamptz, p_limit integer) returns table (tenant text, worker text, claim_id text)
@@ -70,6 +116,8 @@ $$;
 
 grant create on schema interlock to interlock_sweep;
 alter function interlock.tenants() owner to interlock_sweep;
+alter function interlock.due_lines(timestamptz, integer) owner to interlock_sweep;
+alter function interlock.long_tallies(integer, integer) owner to interlock_sweep;
 alter function interlock.due_leases(timestamptz, integer) owner to interlock_sweep;
 alter function interlock.due_deadlines(timestamptz, integer) owner to interlock_sweep;
 alter function interlock.old_claims(timestamptz, integer) owner to interlock_sweep;

@@ -1,3 +1,8 @@
+-- How long a lease lasts if the claim does not say.
+create or replace function interlock.lease_of(p_tenant text, p_type text) returns double precision language sql stable as $$
+  select coalesce((select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), 60)
+$$;
+
 -- Grants the best jobs a worker may have. A single row without an id means: leases or deadlines have run out, sweep first.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
@@ -36,6 +41,9 @@ begin
     return next null;
     return;
   end if;
+  if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t) then
+    perform interlock.join_lines(p_tenant);
+  end if;
   select e.value::bigint << 32 into floor from interlock.epoch e;
 
   for attempt in 1..5 loop
@@ -49,12 +57,12 @@ begin
     ), picked as materialized (
       select x.at, x.job_id, x.run_at from legs cross join lateral (
         (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
-         where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t and (q.deadline is null or q.deadline > t)
+         where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t and not q.blocked and (q.deadline is null or q.deadline > t)
          order by q.run_at, q.seq limit want)
         union all
         (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
          where everything and q.tenant = p_tenant and q.base = legs.no and q.route <> q.base and q.run_at <= t
-           and (q.deadline is null or q.deadline > t)
+           and not q.blocked and (q.deadline is null or q.deadline > t)
          order by q.run_at, q.seq limit want)) x
       order by legs.priority desc, x.run_at, x.seq limit want
     ), locked as materialized (
@@ -63,10 +71,11 @@ begin
       from picked join interlock.job j on j.tenant = p_tenant and j.id = picked.job_id
       where j.status <= 'retry' and j.run_at = picked.run_at limit p_limit - cardinality(got) for update of j skip locked
     ), taken as (
-      delete from interlock.ready q using locked where q.ctid = locked.at
+      -- Only what is taken out of ready is granted: a row that lost its place in the line meanwhile is another one now.
+      delete from interlock.ready q using locked where q.ctid = locked.at returning locked.job_at, locked.id, locked.fence
     )
-    select (select count(*) from picked), array_agg(locked.job_at), array_agg(locked.id), array_agg(locked.fence)
-    into seen, more, more_ids, more_fences from locked;
+    select (select count(*) from picked), array_agg(taken.job_at), array_agg(taken.id), array_agg(taken.fence)
+    into seen, more, more_ids, more_fences from taken;
     got := got || more;
     ids := ids || more_ids;
     fences := fences || more_fences;
@@ -77,8 +86,8 @@ begin
 
   return query
   update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
-    worker = p_worker, lease_seconds = p_seconds,
-    lease_expires_at = t + least(p_seconds, j.timeout_seconds) * interval '1 second',
+    worker = p_worker, lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)),
+    lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)), j.timeout_seconds) * interval '1 second',
     started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim', actor = 'worker:' || p_worker,
     reason = null, metadata = null
   where j.ctid = any(got)
@@ -91,7 +100,7 @@ begin
     j.usage, j.result, j.result_summary, j.error,
     j.sanitized or (j.version > 2 and exists
       (select from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id and c.sanitized)),
-    j.version, j.releases, j.created_at, j.updated_at, j.started_at, j.run_started_at, j.finished_at;
+    j.version, j.releases, j.created_at, j.updated_at, j.started_at, j.run_started_at, j.finished_at, false;
   get diagnostics granted = row_count;
   if granted <> cardinality(got) then
     raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';

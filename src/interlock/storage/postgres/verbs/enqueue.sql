@@ -12,6 +12,7 @@ begin
     where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority and r.requires = p_requires
       and r.repository is not distinct from p_repository and r.affinity_key is not distinct from p_affinity_key;
     exit when found or attempt = 2;
+    insert into interlock.tenant (tenant) values (p_tenant) on conflict do nothing;
     fresh := nextval('interlock.route_no');
     insert into interlock.route (tenant, no, base, type, requires, priority, repository, affinity_key)
     select p_tenant, fresh,
@@ -22,11 +23,27 @@ begin
   end loop;
 end $$;
 
+-- Finds the number of an agent; one that is new is made if that is wanted, else there is none.
+create or replace function interlock.ensure_agent(p_tenant text, p_kind text, p_id text, p_make boolean) returns bigint language plpgsql as $$
+declare
+  found_no bigint;
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  for attempt in 1..2 loop
+    select a.no into found_no from interlock.agent a where a.tenant = p_tenant and a.kind = p_kind and a.id = p_id;
+    exit when found or attempt = 2 or not p_make;
+    insert into interlock.tenant (tenant) values (p_tenant) on conflict do nothing;
+    insert into interlock.agent (tenant, no, kind, id, implicit, created_at, updated_at)
+    values (p_tenant, nextval('interlock.agent_no'), p_kind, p_id, true, interlock.clock(), interlock.clock()) on conflict do nothing;
+  end loop;
+  return found_no;
+end $$;
+
 -- Adds jobs in the order given. What few jobs have comes as one JSON object each, in `rests`, null where there is none. A key
 -- that another job holds, or an id that is there, inserts nothing for that item; keys are taken in one order everywhere, so
--- that two batches with the same keys cannot wait for each other.
+-- that two batches with the same keys cannot wait for each other. The caller has checked the jobs against the registry as of p_registry.
 create or replace function interlock.enqueue(
-  p_tenant text, ids uuid[], types text[], payloads text[], priorities integer[], routes bigint[], bases bigint[],
+  p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], routes bigint[], bases bigint[], lines bigint[],
   max_attempts integer[], creators text[], keys text[], bodies bytea[], rests text[]
 ) returns table (new_id uuid, new_seq bigint) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
@@ -36,13 +53,16 @@ declare
   micro interval := '1 microsecond';
 begin
   perform set_config('interlock.tenant', p_tenant, true);
+  if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
+    raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
+  end if;
   return query
-  insert into interlock.job (tenant, id, seq, type, status, priority, route, base, run_at, deadline, timeout_seconds, attempt, max_attempts, fence,
+  insert into interlock.job (tenant, id, seq, type, status, priority, route, base, line, run_at, deadline, timeout_seconds, attempt, max_attempts, fence,
     version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository, affinity_key,
     requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
     requested_by, payload)
   overriding system value
-  select p_tenant, n.id, n.seq, n.type, 'queued', n.priority, n.route, n.base,
+  select p_tenant, n.id, n.seq, n.type, 'queued', n.priority, n.route, n.base, n.line,
     coalesce(epoch + (r ->> 'run_at')::bigint * micro, t + (r ->> 'delay_seconds')::double precision * interval '1 second', t),
     epoch + (r ->> 'deadline')::bigint * micro, (r ->> 'timeout_seconds')::double precision, 1, n.max_attempts, 0, 1, 0, t, t,
     'enqueue', n.creator, (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, r ->> 'agent_kind', r ->> 'agent_id',
@@ -51,8 +71,8 @@ begin
     r ->> 'webhook', n.creator, r ->> 'requested_by', n.payload
   from (
     select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
-    from unnest(ids, types, payloads, priorities, routes, bases, max_attempts, creators, keys, bodies, rests)
-      as u(id, type, payload, priority, route, base, max_attempts, creator, key, body, rest)
+    from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, rests)
+      as u(id, type, payload, priority, route, base, line, max_attempts, creator, key, body, rest)
     offset 0
   ) n
   order by n.key, n.seq

@@ -7,9 +7,43 @@ CREATE TABLE epoch (
 INSERT INTO epoch VALUES (1, 0);
 
 -- The next place in the order of arrival, per tenant.
+-- registry rises whenever a type or the defaults of an agent change.
 CREATE TABLE tenant (
   tenant   TEXT NOT NULL PRIMARY KEY,
-  next_seq INTEGER NOT NULL
+  next_seq INTEGER NOT NULL,
+  registry INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+-- Whom jobs are for. One with a limit has a line: used counts the places given out; while one is free, next_due is the time at
+-- which the next job joins.
+CREATE TABLE agent (
+  tenant          TEXT NOT NULL,
+  no              INTEGER NOT NULL,
+  kind            TEXT NOT NULL,
+  id              TEXT NOT NULL,
+  max_concurrency INTEGER CHECK (max_concurrency BETWEEN 1 AND 1000000),
+  strict          INTEGER NOT NULL DEFAULT 1,
+  implicit        INTEGER NOT NULL DEFAULT 0,
+  used            INTEGER NOT NULL DEFAULT 0 CHECK (used >= 0),
+  next_due        INTEGER,
+  backoff         TEXT,
+  defaults        TEXT,
+  created_at      INTEGER NOT NULL,
+  updated_at      INTEGER NOT NULL,
+  PRIMARY KEY (tenant, no)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX agent_name ON agent (tenant, kind, id);
+CREATE INDEX agent_due ON agent (tenant, next_due) WHERE next_due IS NOT NULL;
+
+-- How many jobs moved from one status to another, minute by minute, by the base of their route; '' is birth or deletion.
+CREATE TABLE tally (
+  tenant      TEXT NOT NULL,
+  base        INTEGER NOT NULL,
+  minute      INTEGER NOT NULL,
+  from_status TEXT NOT NULL,
+  to_status   TEXT NOT NULL,
+  count       INTEGER NOT NULL,
+  PRIMARY KEY (tenant, base, minute, from_status, to_status)
 ) WITHOUT ROWID;
 
 -- The distinct combinations of what decides who may claim a job; rows are only ever added.
@@ -46,6 +80,8 @@ CREATE TABLE job (
   priority            INTEGER NOT NULL,
   route               INTEGER NOT NULL,
   base                INTEGER NOT NULL,
+  line                INTEGER,
+  blocked             INTEGER NOT NULL DEFAULT 0,
   run_at              INTEGER NOT NULL,
   deadline            INTEGER,
   awaiting            INTEGER NOT NULL DEFAULT 0,
@@ -71,6 +107,7 @@ CREATE TABLE job (
   reason              TEXT,
   metadata            TEXT,
   error               TEXT,
+  tags                TEXT NOT NULL DEFAULT '[]',
   sanitized           INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (tenant, seq),
   -- No IN with more than two values in a CHECK: SQLite would build a temporary index for it at every write.
@@ -83,6 +120,7 @@ CREATE TABLE job (
                                           WHEN 'waiting_for_approval' THEN 1 ELSE 0 END)),
   CONSTRAINT held_exactly_when_running CHECK
     ((worker IS NOT NULL) = (status = 'running') AND (lease_expires_at IS NOT NULL) = (status = 'running')),
+  CONSTRAINT has_a_place_to_run CHECK (blocked = 0 OR status <> 'running'),
   CONSTRAINT gated_exactly_when_waiting CHECK ((gate_id IS NOT NULL) = (status = 'waiting_for_approval')),
   CONSTRAINT error_fits_status CHECK
     (CASE status WHEN 'succeeded' THEN error IS NULL WHEN 'failed' THEN error IS NOT NULL
@@ -92,9 +130,12 @@ CREATE TABLE job (
   CONSTRAINT priority_in_range CHECK (priority BETWEEN -1000 AND 1000)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX job_id ON job (tenant, id);
-CREATE INDEX job_ready ON job (tenant, route, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0;
+CREATE INDEX job_ready ON job (tenant, route, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 CREATE INDEX job_ready_base ON job (tenant, base, run_at, seq)
-  WHERE status IN ('queued', 'retry') AND awaiting = 0 AND route <> base;
+  WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND route <> base;
+-- Jobs without a place in the line of their agent, and all unfinished jobs of each agent.
+CREATE INDEX job_line ON job (tenant, line, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
+CREATE INDEX job_of_agent ON job (tenant, line) WHERE line IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_deadline ON job (tenant, deadline)
   WHERE deadline IS NOT NULL AND status IN ('queued', 'retry', 'waiting_for_approval');
 CREATE INDEX job_lease ON job (tenant, lease_expires_at) WHERE status = 'running';
@@ -114,7 +155,6 @@ CREATE TABLE job_body (
   repository           TEXT,
   affinity_key         TEXT,
   requires             TEXT NOT NULL,
-  tags                 TEXT NOT NULL,
   idempotency_key      TEXT,
   body_sha256          BLOB,
   backoff              TEXT,
@@ -126,6 +166,7 @@ CREATE TABLE job_body (
   PRIMARY KEY (tenant, seq)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX job_idempotency_key ON job_body (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX job_agent ON job_body (tenant, agent_kind, agent_id, seq) WHERE agent_kind IS NOT NULL;
 CREATE INDEX job_parent ON job_body (tenant, parent_id) WHERE parent_id IS NOT NULL;
 
 -- What a job ended with, where there is anything to keep.

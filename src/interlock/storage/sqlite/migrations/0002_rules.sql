@@ -60,6 +60,10 @@ BEGIN
       j.tenant, j.id, j.version, NEW.status, j.status, j.verb, j.actor, coalesce(NEW.attempt, j.attempt), j.fence, j.reason,
       j.metadata, interlock_clock())
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version IS NOT NEW.version AND only_interlock_may_change_jobs();
+  INSERT INTO tally
+  SELECT j.tenant, j.base, interlock_clock() / 60000000 * 60000000, coalesce(NEW.status, ''), j.status, 1
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status IS NOT NEW.status AND only_interlock_may_change_jobs()
+  ON CONFLICT DO UPDATE SET count = count + 1;
   UPDATE job SET updated_at = interlock_clock()
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND version IS NOT NEW.version AND only_interlock_may_change_jobs();
 END;
@@ -75,7 +79,7 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job ended with goes only with the job');
 END;
 
-CREATE TRIGGER job_keeps_its_identity BEFORE UPDATE OF tenant, id, seq ON job
+CREATE TRIGGER job_keeps_its_identity BEFORE UPDATE OF tenant, id, seq, line ON job
 BEGIN
   SELECT RAISE(ABORT, 'interlock: the identity of a job never changes');
 END;
@@ -84,6 +88,12 @@ CREATE TRIGGER job_is_permanent BEFORE DELETE ON job
 WHEN CASE OLD.status WHEN 'succeeded' THEN 0 WHEN 'failed' THEN 0 WHEN 'dead_letter' THEN 0 WHEN 'cancelled' THEN 0 ELSE 1 END
 BEGIN
   SELECT RAISE(ABORT, 'interlock: only a job that has ended may be deleted');
+END;
+
+CREATE TRIGGER deleted_jobs_are_counted AFTER DELETE ON job
+BEGIN
+  INSERT INTO tally VALUES (OLD.tenant, OLD.base, interlock_clock() / 60000000 * 60000000, OLD.status, '', 1)
+  ON CONFLICT DO UPDATE SET count = count + 1;
 END;
 
 CREATE TRIGGER body_never_changes BEFORE UPDATE ON job_body

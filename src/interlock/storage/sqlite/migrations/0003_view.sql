@@ -1,7 +1,7 @@
--- A job as it is shown: body, state and checkpoint together, in the order of the record.
+-- A job as it is shown: body, state and checkpoint together, in the order of the record, with the route's base and the agent's number behind.
 
 CREATE VIEW job_view AS
-SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers, b.traceparent, b.tags, b.agent_kind, b.agent_id,
+SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers, b.traceparent, j.tags, b.agent_kind, b.agent_id,
   b.affinity_key, b.repository, b.requires, b.idempotency_key, b.webhook, b.parent_id, b.redrive_of, b.created_by, b.requested_by,
   j.run_at, j.deadline, j.timeout_seconds, b.backoff, b.expiry_delay_seconds, j.attempt, j.max_attempts, j.worker, j.fence,
   j.lease_expires_at, CASE WHEN j.status = 'running' THEN j.heartbeat_at END AS heartbeat_at, j.gate_id,
@@ -11,7 +11,8 @@ SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers
   j.cancel_requested_at, j.cancel_reason,
   c.data AS checkpoint, c.seq AS checkpoint_seq, r.usage, r.result, r.result_summary, j.error,
   j.sanitized OR coalesce(c.sanitized, 0) OR coalesce(r.sanitized, 0) AS sanitized, j.version, j.releases, b.created_at,
-  max(j.updated_at, coalesce(c.at, 0)) AS updated_at, j.started_at, j.run_started_at, j.finished_at
+  max(j.updated_at, coalesce(c.at, 0)) AS updated_at, j.started_at, j.run_started_at, j.finished_at,
+  j.blocked, j.base, j.line
 FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
 LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id AND j.fence > 0
 LEFT JOIN job_result r ON r.tenant = j.tenant AND r.seq = j.seq AND j.status = 'succeeded';

@@ -1,0 +1,97 @@
+"""How much is taken on at a time: seats for requests, a share for each tenant, a budget for bodies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from interlock.api.options import Options
+from interlock.api.problems import Refusal
+
+
+class Admission:
+    """Counts what is under way; refuses at once rather than letting a line grow."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.active = 0
+        self.waiting = 0
+        self.body_bytes = 0
+        self.by_tenant: Counter[str] = Counter()
+
+    def enter(self) -> Seat:
+        self.active += 1
+        return Seat(self)
+
+    def check(self) -> None:
+        if self.active > self._options.most_active:
+            raise overloaded("too many requests are at work")
+
+    def share(self, whole: int) -> int:
+        """How much of the whole one tenant may have."""
+        return max(1, round(whole * self._options.tenant_share)) if self._options.auth else whole
+
+    @property
+    def options(self) -> Options:
+        return self._options
+
+
+class Seat:
+    """One request's place, from its first header to its last byte."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._of = admission
+        self._tenant: str | None = None
+        self._bytes = 0
+
+    def belongs_to(self, tenant: str) -> None:
+        """Count the request for its tenant, so that one tenant's flood leaves seats to the others."""
+        if self._of.by_tenant[tenant] >= self._of.share(self._of.options.most_active):
+            raise overloaded("too many requests of this tenant are at work")
+        self._tenant = tenant
+        self._of.by_tenant[tenant] += 1
+
+    def hold(self, size: int) -> None:
+        """Account for bytes of a body, before they are read."""
+        if self._of.body_bytes + size > self._of.options.body_budget:
+            raise overloaded("too many bodies are being read")
+        self._of.body_bytes += size
+        self._bytes += size
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        """Wait without a seat among those at work: a long poll costs memory only."""
+        most = self._of.options.most_waiting
+        key = f"{self._tenant} waiting"
+        if self._of.waiting >= most or self._of.by_tenant[key] >= self._of.share(most):
+            raise overloaded("too many requests are waiting")
+        self._move(key, 1)
+        try:
+            yield
+        finally:
+            self._move(key, -1)
+
+    def leave(self) -> None:
+        self._of.active -= 1
+        self._of.body_bytes -= self._bytes
+        self._bytes = 0
+        if self._tenant is not None:
+            self._count(self._tenant, -1)
+            self._tenant = None
+
+    def _move(self, key: str, change: int) -> None:
+        self._of.waiting += change
+        self._of.active -= change
+        self._count(key, change)
+        if self._tenant is not None:
+            self._count(self._tenant, -change)
+
+    def _count(self, key: str, change: int) -> None:
+        self._of.by_tenant[key] += change
+        if not self._of.by_tenant[key]:
+            del self._of.by_tenant[key]  # as many keys as tenants with requests, never more
+
+
+def overloaded(why: str) -> Refusal:
+    return Refusal("overloaded", f"{why}; try again in a moment")

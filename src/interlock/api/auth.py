@@ -1,0 +1,79 @@
+"""Who calls: the principal behind a request, known from its headers before a byte of its body is read."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from interlock.api.headers import Headers
+from interlock.api.routes import Call, Route
+from interlock.api.service import Service
+from interlock.domain.job import Job
+from interlock.domain.principal import ROLES, Principal, user
+from interlock.errors import Forbidden, NotFound, Unauthenticated
+
+UNKNOWN_WORKER: Final = "local"  # who works without a name while auth is off
+
+
+async def authenticate(service: Service, headers: Headers) -> Principal:
+    """The caller; with auth off everybody is the one local user."""
+    if not service.options.auth:
+        return Principal(service.options.tenant, user("local"), ROLES, unchecked=True)
+    given = headers.get("authorization")
+    scheme, _, credential = (given or "").partition(" ")
+    if scheme.lower() != "bearer" or not credential:
+        raise Unauthenticated
+    principal: Principal = await service.engine.tokens.authenticate(credential)
+    return principal
+
+
+def check_role(who: Principal, route: Route) -> None:
+    """Refuse a caller who has none of the roles; what depends on the job is left to the handler."""
+    if route.roles and not who.roles & (route.roles | route.on_condition):
+        raise lacks(route)
+
+
+def lacks(route: Route) -> Forbidden:
+    return Forbidden(f"this needs the role {' or '.join(sorted(route.roles))}")
+
+
+def worker_name(who: Principal, asked: str | None) -> str:
+    """The name somebody works under."""
+    if asked is None and who.unchecked:
+        return UNKNOWN_WORKER
+    return who.works_as(asked)
+
+
+def is_own_worker(who: Principal, worker: str | None) -> bool:
+    """Whether a caller is that worker or the one that worker is an instance of."""
+    if worker is None or not who.may("work"):
+        return False
+    return who.unchecked or (who.worker is not None and (worker == who.worker or worker.startswith(f"{who.worker}/")))
+
+
+async def readable(call: Call[Any, Any]) -> Job:
+    """The job of the path, if the caller may see it: by role, or because they hold it or its parent.
+
+    Whoever may not see it gets one answer, whether the job exists or not.
+    """
+    reads, tenant = call.engine.reads, call.who.tenant
+    if call.who.may("read"):
+        return await reads.job(tenant, call.job_id)
+    try:
+        job = await reads.job(tenant, call.job_id)
+        if is_own_worker(call.who, job.worker):
+            return job
+        if job.parent_id is not None and is_own_worker(call.who, (await reads.job(tenant, job.parent_id)).worker):
+            return job
+    except NotFound:
+        pass
+    raise lacks(call.route)
+
+
+async def created(call: Call[Any, Any]) -> None:
+    """Refuse whoever did not create the job of the path, in the same words whether there is one or not."""
+    try:
+        job = await call.engine.reads.job(call.who.tenant, call.job_id)
+    except NotFound:
+        raise lacks(call.route) from None
+    if job.created_by != call.who.actor:
+        raise lacks(call.route)

@@ -1,0 +1,142 @@
+"""Bodies and queries: read under a cap and a deadline, judged once as text, then turned into values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from interlock.api.admission import Seat
+from interlock.api.headers import Headers
+from interlock.api.problems import Refusal
+from interlock.api.routes import Receive
+from interlock.domain import text
+from interlock.errors import Invalid, Malformed, TooLarge
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+
+MOST_PARAMETERS: Final = 100
+_JSON_TYPES: Final = frozenset(
+    {"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"}
+)
+
+
+class Disconnected(Exception):
+    """The caller closed the connection; there is nobody left to answer."""
+
+
+def declared_length(headers: Headers) -> int | None:
+    value = headers.get("content-length")
+    return None if value is None else int(value)  # the parser of the server has seen to it that this is a number
+
+
+def check_media_type(headers: Headers) -> None:
+    """JSON only, as itself: what is compressed could be anything once it is not."""
+    refuse_encoded(headers)
+    media_type = (headers.get("content-type") or "").strip().lower()
+    if media_type not in _JSON_TYPES:
+        raise Refusal(
+            "unsupported_media_type", "the body must be application/json", headers={"accept": "application/json"}
+        )
+
+
+def refuse_encoded(headers: Headers) -> None:
+    if (headers.get("content-encoding") or "identity").strip().lower() != "identity":
+        raise Refusal(
+            "unsupported_media_type", "a compressed body is not taken", headers={"accept-encoding": "identity"}
+        )
+
+
+async def read(receive: Receive, headers: Headers, *, limit: int, within: float, seat: Seat) -> bytes:
+    """The whole body; it is refused as soon as it is known to be too large or too slow."""
+    declared = declared_length(headers)
+    if declared is not None and declared > limit:
+        raise TooLarge("body", declared, limit)
+    held = declared if declared is not None else limit
+    seat.hold(held)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(within):
+            async for piece in pieces_of(receive):
+                size += len(piece)
+                if size > limit:
+                    raise TooLarge("body", size, limit)
+                pieces.append(piece)
+    except TimeoutError:
+        raise Refusal("request_timeout", f"the body did not arrive within {within:g} s", close=True) from None
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
+    """The body as it comes."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        if piece := message.get("body", b""):
+            yield piece
+        more = message.get("more_body", False)
+
+
+def decode(body: bytes, kind: type[T], *, limit: int, mends: bool) -> tuple[T, bool]:
+    """The body as a value, and whether odd text in it was mended; the parts typed Raw stay byte for byte."""
+    mended = False
+    if mends:
+        checked, mended = text.mend(body, what="body", limit=limit)
+        if mended:
+            body = checked.encode()
+    else:
+        text.check(body, what="body", limit=limit)
+    try:
+        return msgspec.json.decode(body, type=kind), mended
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    except msgspec.DecodeError as error:
+        raise Malformed(f"body is not JSON: {error}") from None
+
+
+def query(raw: bytes, kind: type[S]) -> S:
+    """The query as a value; a parameter that is unknown, or given twice where one counts, is refused."""
+    try:
+        pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+    except ValueError:
+        raise Invalid(f"at most {MOST_PARAMETERS} parameters are taken") from None
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name not in types:
+            raise Invalid(f"unknown parameter {name!r}", pointer=_pointer(name))
+        if "\x00" in value:
+            raise Invalid(f"{name} has a NUL character", pointer=_pointer(name))
+        if getattr(types[name], "__origin__", None) is tuple:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise Invalid(f"{name} was given twice", pointer=_pointer(name))
+        else:
+            values[name] = value
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+
+
+def invalid(error: msgspec.ValidationError) -> Invalid:
+    """What msgspec says, with a JSON pointer to the field itself."""
+    message, _, path = str(error).rpartition(" - at `$")
+    if not message:
+        message, path = path, ""
+    pointer = path.rstrip("`").replace("[", ".").replace("]", "").replace(".", "/")
+    for said in ("unknown field `", "missing required field `"):
+        if said in message:
+            pointer += _pointer(message.partition(said)[2].rstrip("`"))
+    return Invalid(message, pointer=pointer)
+
+
+def _pointer(name: str) -> str:
+    return "/" + name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,135 @@
+"""One path of the table: from the headers of a request to its answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+import structlog
+
+from interlock.api import auth, body, problems
+from interlock.api.body import Disconnected
+from interlock.api.headers import Headers
+from interlock.api.problems import Refusal
+from interlock.api.routes import Answer, Call, Receive, Route
+from interlock.api.service import Service, Trail
+from interlock.domain.principal import Principal
+from interlock.errors import Error, Fatal
+
+log = structlog.get_logger("interlock.api")
+
+TRAIL: Final = "interlock.trail"
+_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+
+
+class Endpoint:
+    """The methods of one path."""
+
+    def __init__(self, service: Service, path: str, routes: Sequence[Route]) -> None:
+        self._service = service
+        self.path = path
+        self._by_method = {route.method: route for route in routes}
+        if "GET" in self._by_method:
+            self._by_method.setdefault("HEAD", self._by_method["GET"])
+
+    @property
+    def litestar_path(self) -> str:
+        return _PARAMETER.sub(r"{\1:str}", self.path)
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        trail: Trail = scope[TRAIL]
+        trail.route = self.path
+        try:
+            answer = await self._answer(scope, receive, trail)
+        except Disconnected:
+            trail.status = 499
+            return
+        except Exception as error:
+            answer = refusal(error, trail)
+        await send_answer(answer, send, trail)
+
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive, trail: Trail) -> Answer:
+        route = self._by_method.get(scope["method"])
+        if route is None:
+            allowed = ", ".join(sorted(self._by_method))
+            raise Refusal("method_not_allowed", f"this path takes {allowed}", headers={"allow": allowed})
+        headers = Headers(scope["headers"])
+        who = await self._admit(route, headers, trail)
+        value, sanitized = await self._body(route, headers, receive, trail)
+        call = Call(
+            service=self._service,
+            route=route,
+            who=who,
+            path={name: unquote(given, errors="replace") for name, given in scope["path_params"].items()},
+            headers=headers,
+            query=body.query(scope["query_string"], route.query),
+            body=value,
+            sanitized=sanitized,
+            receive=receive,
+            trail=trail,
+        )
+        return await route.handler(call)
+
+    async def _admit(self, route: Route, headers: Headers, trail: Trail) -> Principal:
+        """Authenticate on the headers, before the body is read, so that strangers cost next to nothing."""
+        if not route.needs_credential:
+            return Principal("", "", frozenset())
+        who = await auth.authenticate(self._service, headers)
+        trail.tenant, trail.actor = who.tenant, who.actor
+        trail.seat.belongs_to(who.tenant)
+        auth.check_role(who, route)
+        if self._service.rates is not None:
+            self._service.rates.take(f"{who.tenant} {who.actor}")
+        return who
+
+    async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bool]:
+        if route.raw_body:
+            body.refuse_encoded(headers)
+            return None, False
+        if route.body is None:
+            if headers.has_body:
+                body.check_media_type(headers)
+                options = self._service.options
+                await body.read(receive, headers, limit=0, within=options.body_seconds, seat=trail.seat)
+            return None, False
+        if route.body_optional and not headers.has_body:
+            return route.body(), False
+        body.check_media_type(headers)
+        limit = max(self._service.options.largest_body, route.largest_body or 0)
+        raw = await body.read(receive, headers, limit=limit, within=self._service.options.body_seconds, seat=trail.seat)
+        if route.body_optional and not raw:
+            return route.body(), False
+        return body.decode(raw, route.body, limit=limit, mends=route.mends)
+
+
+def refusal(error: Exception, trail: Trail) -> Answer:
+    """The answer to a request that cannot be served; what nobody expected goes to the log, not to the caller."""
+    status = problems.status_of(error)
+    trail.code = getattr(error, "code", "internal")
+    if isinstance(error, Fatal):
+        log.critical("storage", request_id=trail.request_id, error=str(error))
+    elif not isinstance(error, (Error, Refusal)):
+        log.error("defect", request_id=trail.request_id, route=trail.route, exc_info=error)
+    headers = problems.headers(error)
+    if isinstance(error, Refusal) and error.close:
+        headers["connection"] = "close"
+    return Answer(status, problems.encoded(error), media_type=problems.MEDIA_TYPE, headers=headers)
+
+
+async def send_answer(answer: Answer, send: Any, trail: Trail) -> None:
+    """Send an answer; a stream counts as waiting, since most of its time nothing happens."""
+    headers = [(b"content-type", answer.media_type.encode())] if answer.media_type else []
+    headers += [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+    if answer.stream is None:
+        if answer.status != 204:
+            headers.append((b"content-length", str(len(answer.body)).encode()))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+        return
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if trail.method != "HEAD":
+        async for piece in answer.stream:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,191 @@
+"""The outermost door: what is refused before a route is looked for, and what every answer carries."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from typing import Any, Final
+
+import structlog
+
+from interlock.api.endpoint import TRAIL, refusal, send_answer
+from interlock.api.headers import Headers
+from interlock.api.options import LOOPBACK_NAMES
+from interlock.api.problems import Refusal
+from interlock.api.service import Service, Trail
+
+log = structlog.get_logger("interlock.http")
+
+DRAIN_BYTES: Final = 64 * 1024
+DRAIN_SECONDS: Final = 1.0
+STRICT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
+_SECURITY: Final = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", STRICT_POLICY.encode()),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+)
+_HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
+# A path is served in one spelling only: no empty or dotted segments, no half escapes, nothing after a final slash.
+_PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,=:@-]|%(?!00)[0-9A-Fa-f]{2})+)+")
+_DOTS: Final = re.compile(rb"/(?:\.|%2[eE]){1,2}(?:/|$)")
+_HOST: Final = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+
+
+class Gate:
+    """Wraps the application; every request passes here exactly once."""
+
+    def __init__(self, service: Service, app: Any) -> None:
+        self.service = service
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        seat = self.service.admission.enter()
+        trail = Trail(_new_id(), scope["method"], seat)
+        scope[TRAIL] = trail
+        exchange = _Exchange(self.service, scope, receive, send, trail)
+        try:
+            try:
+                self._check(scope, trail)
+            except Exception as error:
+                await send_answer(refusal(error, trail), exchange.send, trail)
+            else:
+                await self._app(scope, exchange.receive, exchange.send)
+        finally:
+            seat.leave()
+            self._done(trail)
+
+    def _check(self, scope: Any, trail: Trail) -> None:
+        self.service.admission.check()
+        raw_path: bytes = scope["raw_path"]
+        headers = Headers(scope["headers"])
+        trail.request_id = headers.request_id or trail.request_id
+        if trace := headers.traceparent:
+            trail.trace_id = trace[3:35]
+        if not _PATH.fullmatch(raw_path) or _DOTS.search(raw_path):
+            raise Refusal("no_such_route", "nothing is served under this path")
+        # Routes are matched on the path as sent: an escaped slash is part of a name, never a separator.
+        scope["path"] = raw_path.decode("ascii")
+        self._check_framing(scope, headers)
+        host = self._check_host(scope, headers)
+        self._check_site(scope, headers, host)
+
+    def _check_framing(self, scope: Any, headers: Headers) -> None:
+        coding = headers.get("transfer-encoding")
+        if coding is not None and (coding.strip().lower() != "chunked" or scope["http_version"] != "1.1"):
+            raise Refusal("bad_request", "the only transfer coding is chunked", close=True)
+        if coding is not None and headers.get("content-length") is not None:
+            raise Refusal("bad_request", "a body is framed in one way, not two", close=True)
+
+    def _check_host(self, scope: Any, headers: Headers) -> str:
+        """With auth off a page could reach us through a name of its own (DNS rebinding): only loopback names pass."""
+        given = headers.get("host")
+        if given is None and scope["http_version"] == "1.0" and self.service.options.auth:
+            return ""
+        found = _HOST.fullmatch(given or "")
+        if found is None:
+            raise Refusal("bad_request", "the header Host is missing or not a host", close=True)
+        name = found[1].lower().rstrip(".")
+        options = self.service.options
+        allowed = set(options.hosts) if options.auth else LOOPBACK_NAMES | set(options.hosts)
+        if allowed and name not in allowed:
+            raise Refusal("unknown_host", "the service does not answer to this host name", close=True)
+        return (given or "").lower()
+
+    def _check_site(self, scope: Any, headers: Headers, host: str) -> None:
+        """A browser says where a request comes from; nothing but our own pages may change anything."""
+        if scope["method"] in ("GET", "HEAD"):
+            return
+        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+        if site not in (None, "same-origin", "none"):
+            raise Refusal("cross_site", "a page of another site made this request")
+        if origin is not None and origin.lower().partition("://")[2] != host:
+            raise Refusal("cross_site", "a page of another site made this request")
+
+    def _done(self, trail: Trail) -> None:
+        self.service.metrics.answered(_known(trail.method), trail.route, trail.status, trail.seconds)
+        log.info(
+            "request",
+            method=_known(trail.method),
+            route=trail.route,
+            status=trail.status,
+            ms=round(trail.seconds * 1000, 2),
+            sent=trail.sent,
+            request_id=trail.request_id,
+            **{
+                name: value
+                for name in ("code", "tenant", "actor", "trace_id")
+                if (value := getattr(trail, name)) is not None
+            },
+        )
+
+
+class _Exchange:
+    """The two directions of one request, watched: has the body been read, what went out."""
+
+    def __init__(self, service: Service, scope: Any, receive: Any, send: Any, trail: Trail) -> None:
+        self._service, self._scope, self._trail = service, scope, trail
+        self._receive, self._send = receive, send
+        names = {name for name, _ in scope["headers"]}
+        self._waits_to_be_asked = b"expect" in names
+        self._unread = b"transfer-encoding" in names or dict(scope["headers"]).get(b"content-length", b"0") != b"0"
+        self._gone = False
+
+    async def receive(self) -> Any:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._gone = True
+        elif not message.get("more_body", False):
+            self._unread = False
+        else:
+            self._waits_to_be_asked = False
+        return message
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._trail.status = message["status"]
+            message["headers"] = await self._headers(message["headers"])
+        else:
+            self._trail.sent += len(message.get("body", b""))
+        await self._send(message)
+
+    async def _headers(self, given: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        names = {name for name, _ in given}
+        headers = [*given, (b"x-request-id", self._trail.request_id.encode())]
+        headers += [(name, value) for name, value in _SECURITY if name not in names]
+        if self._scope["scheme"] == "https":
+            headers.append(_HSTS)
+        if b"connection" not in names and (self._service.stopping.is_set() or not await self._all_read()):
+            # What is left of the body would be taken for the next request.
+            headers.append((b"connection", b"close"))
+        return headers
+
+    async def _all_read(self) -> bool:
+        """Read the rest of a small body that nobody wanted, so that the connection can be used again."""
+        if not self._unread or self._gone:
+            return True
+        if self._waits_to_be_asked:
+            return False
+        left = DRAIN_BYTES
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._unread and not self._gone and left > 0:
+                    left -= len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            return False
+        return not self._unread or self._gone
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _known(method: str) -> str:
+    """A method as a label: those that do not exist are all alike."""
+    return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE") else "other"

@@ -1,0 +1,87 @@
+"""Request headers: looked up by name, and never guessed at when one that must be single comes twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from interlock.api.problems import Refusal
+from interlock.errors import Invalid, Malformed
+
+# Two of these are two different requests in one: which of them counts must not depend on who reads it.
+SINGLE: Final = frozenset(
+    {b"authorization", b"content-encoding", b"content-length", b"content-range", b"content-type", b"host",
+     b"idempotency-key", b"if-match", b"interlock-fence", b"last-event-id", b"origin", b"range", b"sec-fetch-site",
+     b"transfer-encoding"}
+)  # fmt: skip
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ETAG: Final = re.compile(r'"(0|[1-9][0-9]{0,17})"')
+
+
+class Headers:
+    """The headers of one request."""
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._values: dict[bytes, bytes] = {}
+        for name, value in raw:
+            if name in self._values:
+                if name in SINGLE:
+                    raise Refusal("bad_request", f"the header {name.decode('latin-1')} came twice", close=True)
+                value = self._values[name] + b", " + value
+            self._values[name] = value
+
+    def get(self, name: str) -> str | None:
+        value = self._values.get(name.encode("latin-1"))
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context; one that is not well-formed is as good as none."""
+        value = self.get("traceparent")
+        return value if value is not None and _TRACEPARENT.fullmatch(value) else None
+
+    @property
+    def request_id(self) -> str | None:
+        value = self.get("x-request-id")
+        return value if value is not None and _REQUEST_ID.fullmatch(value) else None
+
+    @property
+    def has_body(self) -> bool:
+        return self.get("transfer-encoding") is not None or self.get("content-length") not in (None, "0")
+
+    def idempotency_key(self, of_body: str | None = None) -> str | None:
+        """The key from the header or the body; two that differ are a mistake of the caller."""
+        of_header = _utf8(self.get("idempotency-key"))
+        if None not in (of_header, of_body) and of_header != of_body:
+            raise Invalid("header and body have different idempotency keys", pointer="/idempotency_key")
+        return of_body if of_header is None else of_header
+
+    def if_match(self) -> int | None:
+        """The version that the caller has seen, or None if any will do; a tag that cannot be ours matches none."""
+        value = self.get("if-match")
+        if value is None or value.strip() == "*":
+            return None
+        if found := _ETAG.fullmatch(value.strip()):
+            return int(found[1])
+        if re.fullmatch(r'(W/)?"[^"]*"', value.strip()):
+            return 0  # no job has version 0
+        raise Malformed('If-Match takes one ETag, such as "3"')
+
+    def fence(self) -> int:
+        """The fence of an upload, whose body has no room for it."""
+        value = self.get("interlock-fence")
+        if value is None or not re.fullmatch(r"[0-9]{1,19}", value) or int(value) >= 2**63:
+            raise Invalid("the header Interlock-Fence must be the fence of the lease", pointer="/fence")
+        return int(value)
+
+
+def _utf8(value: str | None) -> str | None:
+    """A header as the UTF-8 it most likely is; what is not stays as it came."""
+    if value is None:
+        return None
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,78 @@
+"""Claims: ask for work, and wait for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from interlock import wire
+from interlock.api import auth, shapes
+from interlock.api.native import shown
+from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.waiting import patience
+from interlock.domain import policy
+from interlock.domain.decide import Release
+from interlock.domain.job import Job
+from interlock.domain.policy import ClaimAsk
+
+routes = Routes()
+
+
+class ClaimRequest(Request, frozen=True, kw_only=True):
+    """What somebody is ready to do; absent types mean any, absent capabilities all that the credential has."""
+
+    types: list[str] | None = None
+    worker: str | None = None
+    capabilities: list[str] | None = None
+    affinity_keys: list[str] | None = None
+    limit: Annotated[int, Meta(ge=1, le=wire.LIMITS.claim)] = 1
+    lease_seconds: Annotated[float, Meta(ge=1, le=wire.LIMITS.lease_seconds)] = 60.0
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    claim_id: str | None = None
+
+
+@routes.add("POST", "/v1/claims", roles=["work"], body=ClaimRequest, answers={200: shapes.Claimed})
+async def claim(call: Call[ClaimRequest, Nothing]) -> Answer:
+    """Lease jobs, the best first; with `wait_seconds`, wait for the first. The same `claim_id` again gets the same."""
+    ask = _ask(call)
+    if not call.body.wait_seconds:
+        jobs = await call.engine.leases.claim(call.who.tenant, ask)
+        return answer({"jobs": await _granted(call, jobs)})
+    async with patience(call) as enough:
+        jobs = await call.engine.leases.claim(call.who.tenant, ask, wait_seconds=call.body.wait_seconds, enough=enough)
+        if jobs and enough.is_set() and not call.service.stopping.is_set() and ask.claim_id is None:
+            # The caller has gone and cannot ask for these again: they go back, and no attempt is spent.
+            orders = [Release(job.id, job.fence, ask.worker, reason="the caller went away") for job in jobs]
+            await call.engine.leases.finishes(call.who.tenant, orders)
+            jobs = []
+    return answer({"jobs": await _granted(call, jobs)})
+
+
+def _ask(call: Call[ClaimRequest, Nothing]) -> ClaimAsk:
+    body, who = call.body, call.who
+    allowed = who.policy.capabilities if who.policy is not None else frozenset()
+    keys = policy.any_or(body.affinity_keys, what="affinity_keys") if body.affinity_keys is not None else frozenset()
+    ask = ClaimAsk(
+        worker=auth.worker_name(who, body.worker),
+        types=policy.any_or(body.types, what="types"),
+        capabilities=allowed
+        if body.capabilities is None
+        else frozenset(policy.names(body.capabilities, what="capabilities")),
+        affinity_keys=keys,
+        limit=body.limit,
+        lease_seconds=body.lease_seconds,
+        claim_id=body.claim_id,
+    )
+    return who.narrowed(ask)
+
+
+async def _granted(call: Call[Any, Any], jobs: list[Job]) -> list[dict[str, Any]]:
+    """Jobs with what their workers have to know of earlier runs."""
+    if not jobs:
+        return []
+    steps = await call.engine.progress.steps_of(call.who.tenant, [job.id for job in jobs])
+    return [
+        wire.job_to_dict(job, now=0) | {"steps": [shown.step(row) for row in of_job], "approval": None}
+        for job, of_job in zip(jobs, steps, strict=True)
+    ]

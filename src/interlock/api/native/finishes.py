@@ -1,0 +1,179 @@
+"""Finishes: complete, fail, release, acknowledge a cancel; each ends a grant at most once."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from interlock import wire
+from interlock.api import problems, shapes
+from interlock.api.native import shown
+from interlock.api.native.grants import Held, HeldItem, count
+from interlock.api.native.holding import as_holder, as_holders
+from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
+from interlock.domain.job import Refused
+
+routes = Routes()
+
+
+class ErrorPart(Request, frozen=True, kw_only=True):
+    """What went wrong."""
+
+    message: str
+    kind: str | None = None
+    details: msgspec.Raw | None = None
+
+
+class CompleteRequest(Held, frozen=True, kw_only=True):
+    """A success report."""
+
+    result: msgspec.Raw | None = None
+    result_summary: str | None = None
+    usage: dict[str, int | float] | None = None
+
+
+class FailRequest(Held, frozen=True, kw_only=True):
+    """A failure report; it is tried again unless it says that this has no point."""
+
+    error: ErrorPart
+    retryable: bool = True
+    retry_after_seconds: float | None = None
+
+
+class ReleaseRequest(Held, frozen=True, kw_only=True):
+    """A job handed back: now, after a delay, at a time, or when children have ended."""
+
+    delay_seconds: float | None = None
+    run_at: datetime | None = None
+    children: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+class AckRequest(Held, frozen=True, kw_only=True):
+    """The work has stopped, as was asked."""
+
+
+class CompleteItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="complete"):
+    """A success among others."""
+
+    result: msgspec.Raw | None = None
+    result_summary: str | None = None
+    usage: dict[str, int | float] | None = None
+
+
+class FailItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="fail"):
+    """A failure among others."""
+
+    error: ErrorPart
+    retryable: bool = True
+    retry_after_seconds: float | None = None
+
+
+class ReleaseItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="release"):
+    """A release among others."""
+
+    delay_seconds: float | None = None
+    run_at: datetime | None = None
+    children: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+FinishItem = CompleteItem | FailItem | ReleaseItem
+
+
+class Finishes(Request, frozen=True, kw_only=True):
+    """Reports on many jobs."""
+
+    items: list[FinishItem]
+
+
+Report = CompleteRequest | FailRequest | ReleaseRequest | AckRequest | FinishItem
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/complete", roles=["work"], body=CompleteRequest, mends=True,
+    answers={200: shapes.Receipt},
+)  # fmt: skip
+async def complete(call: Call[CompleteRequest, Nothing]) -> Answer:
+    """Report success."""
+    return await _finish(call)
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/fail", roles=["work"], body=FailRequest, mends=True, answers={200: shapes.Receipt}
+)  # fmt: skip
+async def fail(call: Call[FailRequest, Nothing]) -> Answer:
+    """Report failure; the job is tried again, or ends."""
+    return await _finish(call)
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/release", roles=["work"], body=ReleaseRequest, mends=True,
+    answers={200: shapes.Receipt},
+)  # fmt: skip
+async def release(call: Call[ReleaseRequest, Nothing]) -> Answer:
+    """Hand a job back without spending an attempt."""
+    return await _finish(call)
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/cancel/ack", roles=["work"], body=AckRequest, mends=True,
+    answers={200: shapes.Receipt},
+)  # fmt: skip
+async def acknowledge_cancel(call: Call[AckRequest, Nothing]) -> Answer:
+    """Say that the work has stopped, as somebody asked."""
+    return await _finish(call)
+
+
+@routes.add("POST", "/v1/finishes", roles=["work"], body=Finishes, mends=True, answers={200: shapes.Receipts})
+async def finishes(call: Call[Finishes, Nothing]) -> Answer:
+    """Report on many jobs at once; each item has its own answer."""
+    items = call.body.items
+    wire.check_batch(items)
+    answers = await as_holders(
+        call, items, lambda item, worker: _order(item, item.id, worker, call.sanitized), call.engine.leases.finishes
+    )
+    return answer(
+        {
+            "items": [
+                problems.item(item.id, given.error) if isinstance(given, Refused) else shown.receipt(given)
+                for item, given in zip(items, answers, strict=True)
+            ]
+        }
+    )
+
+
+async def _finish(call: Call[Any, Nothing]) -> Answer:
+    async def act(job_id: str, worker: str) -> Any:
+        (given,) = await call.engine.leases.finishes(
+            call.who.tenant, [_order(call.body, job_id, worker, call.sanitized)]
+        )
+        if isinstance(given, Refused):
+            raise given.error
+        return given
+
+    return answer(shown.receipt(await as_holder(call, call.body, act)))
+
+
+def _order(body: Report, job_id: str, worker: str, sanitized: bool) -> Finish:
+    match body:
+        case CompleteRequest() | CompleteItem():
+            result, usage = shown.kept(body.result), count(body.usage)
+            return Complete(job_id, body.fence, worker, result, body.result_summary, usage, sanitized)
+        case FailRequest() | FailItem():
+            error, mended = wire.error_body(body.error.message, kind=body.error.kind, details=body.error.details)
+            return Fail(
+                job_id, body.fence, worker, error, body.retryable, body.retry_after_seconds,
+                sanitized=sanitized or mended,
+            )  # fmt: skip
+        case ReleaseRequest() | ReleaseItem():
+            at = wire.instant(body.run_at, "run_at")
+            return Release(
+                job_id, body.fence, worker, delay_seconds=body.delay_seconds, run_at=at,
+                children=body.children, reason=body.reason,
+            )  # fmt: skip
+        case AckRequest():
+            return CancelAck(job_id, body.fence, worker)

@@ -1,0 +1,60 @@
+"""What every request of a holder carries, and the parts that several of them share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from interlock import wire
+from interlock.api.native.shown import kept
+from interlock.api.routes import Request
+from interlock.domain.job import Checkpoint
+from interlock.domain.progress import Event, Level
+
+Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+# A checkpoint may be as large as a body; around it there is a little more.
+BODY_WITH_CHECKPOINT = wire.LIMITS.checkpoint + 256 * 1024
+
+
+class Held(Request, frozen=True, kw_only=True):
+    """The grant: its fence, and the worker's name where one credential runs several instances."""
+
+    fence: Fence
+    worker: str | None = None
+
+
+class HeldItem(Held, frozen=True, kw_only=True):
+    """One of many, which has to say of which job."""
+
+    id: str
+
+
+class CheckpointPart(Request, frozen=True, kw_only=True):
+    """Progress that comes along."""
+
+    seq: Seq
+    data: msgspec.Raw
+
+    def of(self, id: str, fence: int, worker: str, *, sanitized: bool) -> Checkpoint:
+        return Checkpoint(id, fence, worker, self.seq, bytes(self.data).decode(), sanitized)
+
+
+class EventPart(Request, frozen=True, kw_only=True):
+    """A message about progress; the same id again adds nothing."""
+
+    message: str
+    level: Level = Level.INFO
+    payload: msgspec.Raw | None = None
+    id: str | None = None
+
+    def event(self, *, sanitized: bool) -> Event:
+        return Event(self.id or wire.new_id(), self.level, self.message, kept(self.payload), sanitized)
+
+
+def count(value: dict[str, Any] | None) -> str | None:
+    """What a run has used, as kept."""
+    return None if value is None else wire.encode(value, what="usage").decode()

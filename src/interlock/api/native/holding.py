@@ -1,0 +1,90 @@
+"""Acting as the holder of a job: under the name that was given, or the one its fence was granted to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from interlock.api import auth
+from interlock.api.routes import Call
+from interlock.domain.job import Refused
+from interlock.errors import Error, LeaseLost
+
+T = TypeVar("T")
+O = TypeVar("O")  # noqa: E741 - an order
+
+
+class Grant(Protocol):
+    """What names a grant in a request."""
+
+    @property
+    def fence(self) -> int: ...
+    @property
+    def worker(self) -> str | None: ...
+
+
+class Item(Grant, Protocol):
+    """A grant of a batch, which has to say of which job."""
+
+    @property
+    def id(self) -> str: ...
+
+
+G = TypeVar("G", bound=Item)
+
+
+async def as_holder(call: Call[Any, Any], grant: Grant, act: Callable[[str, str], Awaitable[T]]) -> T:
+    """Act on the job of the path. A worker that runs as several instances need not say which of them it is."""
+    job_id = call.job_id
+    name = auth.worker_name(call.who, grant.worker)
+    try:
+        return await act(job_id, name)
+    except LeaseLost:
+        holder = await _other_holder(call, job_id, grant, name)
+        if holder is None:
+            raise
+    return await act(job_id, holder)
+
+
+async def as_holders(
+    call: Call[Any, Any],
+    items: Sequence[G],
+    order: Callable[[G, str], O],
+    act: Callable[[str, Sequence[O]], Awaitable[list[T | Refused]]],
+) -> list[T | Refused]:
+    """The same for many at once: those whose holder has to be looked up go in a second batch."""
+    names = [auth.worker_name(call.who, item.worker) for item in items]
+    made, refused = _orders(items, names, order)
+    answers = refused | dict(zip(made, await act(call.who.tenant, list(made.values())) if made else [], strict=True))
+    again: dict[int, str] = {}
+    for i, given in answers.items():
+        if isinstance(given, Refused) and isinstance(given.error, LeaseLost):
+            holder = await _other_holder(call, items[i].id, items[i], names[i])
+            if holder is not None:
+                again[i] = holder
+    if again:
+        orders = [order(items[i], holder) for i, holder in again.items()]
+        answers |= dict(zip(again, await act(call.who.tenant, orders), strict=True))
+    return [answers[i] for i in range(len(items))]
+
+
+def _orders(
+    items: Sequence[G], names: Sequence[str], order: Callable[[G, str], O]
+) -> tuple[dict[int, O], dict[int, Any]]:
+    """Each item as an order; one that cannot be made into one is refused alone."""
+    made: dict[int, O] = {}
+    refused: dict[int, Any] = {}
+    for i, (item, name) in enumerate(zip(items, names, strict=True)):
+        try:
+            made[i] = order(item, name)
+        except Error as error:
+            refused[i] = Refused(error)
+    return made, refused
+
+
+async def _other_holder(call: Call[Any, Any], job_id: str, grant: Grant, tried: str) -> str | None:
+    """The instance that the fence was granted to, if the caller left it open and it is one of theirs."""
+    if grant.worker is not None:
+        return None
+    holder = await call.engine.holders.of(call.who.tenant, job_id, grant.fence)
+    return holder if holder != tried and auth.is_own_worker(call.who, holder) else None

@@ -1,0 +1,159 @@
+"""Jobs: enqueue, look at, cancel, revoke."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from interlock import wire
+from interlock.api import auth, shapes
+from interlock.api.native import shown
+from interlock.api.native.pages import Page, page, place
+from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.domain.job import Filter
+from interlock.domain.lifecycle import Status
+from interlock.errors import Invalid
+from interlock.wire import JobRequest
+
+routes = Routes()
+
+
+class EnqueueBatch(Request, frozen=True, kw_only=True):
+    """Jobs that are added together or not at all."""
+
+    jobs: list[JobRequest]
+
+
+class JobQuery(Page, frozen=True, kw_only=True):
+    """Which jobs a list shows."""
+
+    status: tuple[Status, ...] = ()
+    type: str | None = None
+    worker: str | None = None
+    parent: str | None = None
+    tag: tuple[str, ...] = ()
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+
+class CancelRequest(Request, frozen=True, kw_only=True):
+    """Why a job is to stop, and whether its worker is asked first."""
+
+    reason: str | None = None
+    force: bool = False
+
+
+class Reason(Request, frozen=True, kw_only=True):
+    """Why."""
+
+    reason: str | None = None
+
+
+@routes.add(
+    "POST", "/v1/jobs", roles=["produce"], body=JobRequest, answers={201: shapes.Job, 200: shapes.Job},
+    headers=["Idempotency-Key", "traceparent"],
+)  # fmt: skip
+async def enqueue(call: Call[JobRequest, Nothing]) -> Answer:
+    """Add a job; with an idempotency key the same call again answers the job that is there."""
+    key = call.headers.idempotency_key(call.body.idempotency_key)
+    request = call.body if key == call.body.idempotency_key else msgspec.structs.replace(call.body, idempotency_key=key)
+    done = await call.engine.jobs.enqueue(call.who, request, traceparent=call.headers.traceparent)
+    job = await call.engine.reads.job(call.who.tenant, done.id)
+    headers = shown.etag(job) | {"location": f"/v1/jobs/{job.id}"}
+    if done.replayed:
+        return answer(await shown.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
+    return answer(wire.job_to_dict(job, now=job.created_at), 201, headers=headers)
+
+
+@routes.add("POST", "/v1/jobs/batch", roles=["produce"], body=EnqueueBatch, answers={201: shapes.EnqueuedJobs})
+async def enqueue_batch(call: Call[EnqueueBatch, Nothing]) -> Answer:
+    """Add up to 1000 jobs, all or none."""
+    if call.headers.get("idempotency-key") is not None:
+        raise Invalid("a batch has no key of its own; give one to each job", pointer="/jobs")
+    done = await call.engine.jobs.enqueue_batch(call.who, call.body.jobs)
+    found = await call.engine.reads.some(call.who.tenant, [one.id for one in done])
+    jobs = await shown.jobs(call, found)
+    return answer({"jobs": [job | {"replayed": one.replayed} for job, one in zip(jobs, done, strict=True)]}, 201)
+
+
+@routes.add("GET", "/v1/jobs", roles=["read"], query=JobQuery, answers={200: shapes.JobPage})
+async def list_jobs(call: Call[None, JobQuery]) -> Answer:
+    """List jobs, newest first, without their payloads."""
+    query = call.query
+    at = place(call, "jobs")
+    filter = Filter(
+        statuses=query.status,
+        type=query.type,
+        worker=query.worker,
+        parent_id=None if query.parent is None else wire.job_id(query.parent, "parent"),
+        tags=query.tag,
+        created_after=wire.instant(query.created_after, "created_after"),
+        created_before=wire.instant(query.created_before, "created_before"),
+        before_seq=None if at is None else int(at[0]),
+        limit=query.limit,
+    )
+    found = await call.engine.reads.jobs(call.who.tenant, filter)
+    return page(
+        call, "jobs", await shown.jobs(call, found), more=len(found) == query.limit, end=[found[-1].seq if found else 0]
+    )
+
+
+@routes.add(
+    "GET", "/v1/jobs/{job_id}", roles=["read"], on_condition=["work"], answers={200: shapes.Job}
+)  # fmt: skip
+async def get_job(call: Call[None, Nothing]) -> Answer:
+    """Show a job. Whoever holds it, or its parent, may see it too."""
+    job = await auth.readable(call)
+    return answer(await shown.job(call, job), headers=shown.etag(job))
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/history", roles=["read"], query=Page, answers={200: shapes.HistoryPage})
+async def list_history(call: Call[None, Page]) -> Answer:
+    """List every transition of a job, oldest first."""
+    id = call.job_id
+    at = place(call, f"history {id}")
+    after = 0 if at is None else int(at[0])
+    rows = [row for row in await call.engine.reads.history(call.who.tenant, id) if row.version > after]
+    some = rows[: call.query.limit]
+    end = [some[-1].version if some else after]
+    return page(
+        call, f"history {id}", [wire.history_to_dict(row) for row in some], more=len(rows) > len(some), end=[*end]
+    )
+
+
+@routes.add(
+    "GET", "/v1/jobs/{job_id}/children", roles=["read"], on_condition=["work"], query=Page,
+    answers={200: shapes.JobPage},
+)  # fmt: skip
+async def list_children(call: Call[None, Page]) -> Answer:
+    """List the jobs whose parent this is, newest first."""
+    job = await auth.readable(call)
+    at = place(call, f"children {job.id}")
+    filter = Filter(parent_id=job.id, before_seq=None if at is None else int(at[0]), limit=call.query.limit)
+    found = await call.engine.reads.jobs(call.who.tenant, filter)
+    return page(
+        call, f"children {job.id}", await shown.jobs(call, found), more=len(found) == call.query.limit,
+        end=[found[-1].seq if found else 0],
+    )  # fmt: skip
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/cancel", roles=["operate"], on_condition=["produce"], body=CancelRequest,
+    body_optional=True, answers={200: shapes.Receipt},
+)  # fmt: skip
+async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
+    """Stop a job: at once unless it runs, then by request, or by force. A producer may stop what it has made."""
+    if not call.who.may("operate"):
+        await auth.created(call)
+    done = await call.engine.jobs.cancel(call.who, call.job_id, reason=call.body.reason, force=call.body.force)
+    return answer(shown.receipt(done))
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/revoke", roles=["operate"], body=Reason, body_optional=True,
+    answers={200: shapes.Receipt},
+)  # fmt: skip
+async def revoke(call: Call[Reason, Nothing]) -> Answer:
+    """End the lease of a job now, as if it had expired."""
+    return answer(shown.receipt(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))

@@ -1,0 +1,34 @@
+"""Pages of lists: how many, from where, and the sealed cursor to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
+
+from interlock.api.cursors import Place
+from interlock.api.routes import Answer, Call, Request, answer
+
+T = TypeVar("T")
+
+LONGEST = 200
+Limit = Annotated[int, Meta(ge=1, le=LONGEST)]
+
+
+class Page(Request, frozen=True, kw_only=True):
+    """Which part of a list."""
+
+    limit: Limit = 50
+    cursor: str | None = None
+
+
+def place(call: Call[Any, Page], what: str) -> Place | None:
+    """Where the last page ended; the cursor of another list or tenant is refused."""
+    return call.service.cursors.open(call.who.tenant, what, call.query.cursor)
+
+
+def page(call: Call[Any, Page], what: str, items: Sequence[Any], *, more: bool, end: Place) -> Answer:
+    """Items and, if there may be more, the cursor to go on with."""
+    cursor = call.service.cursors.seal(call.who.tenant, what, end) if more and items else None
+    return answer({"items": items, "next_cursor": cursor})

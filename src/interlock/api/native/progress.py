@@ -1,0 +1,133 @@
+"""Progress: checkpoints, steps and events, written by the holder of a job and read by those who watch it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from interlock.api import auth, shapes, stream
+from interlock.api.native import shown
+from interlock.api.native.grants import BODY_WITH_CHECKPOINT, EventPart, Held, Seq
+from interlock.api.native.holding import as_holder
+from interlock.api.native.pages import Page, page, place
+from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.domain.job import Checkpoint
+from interlock.domain.progress import Report, Step
+
+routes = Routes()
+
+
+class CheckpointRequest(Held, frozen=True, kw_only=True):
+    """Saved progress: one free value, newer than the last."""
+
+    seq: Seq
+    data: msgspec.Raw
+
+
+class StepRequest(Held, frozen=True, kw_only=True):
+    """The result of a named part of a run."""
+
+    name: str
+    result: msgspec.Raw
+    occurrence: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    function: str | None = None
+
+
+class EventsRequest(Held, frozen=True, kw_only=True):
+    """Messages about progress."""
+
+    events: Annotated[list[EventPart], Meta(min_length=1)]
+
+
+@routes.add(
+    "PUT", "/v1/jobs/{job_id}/checkpoint", roles=["work"], body=CheckpointRequest, mends=True,
+    largest_body=BODY_WITH_CHECKPOINT, answers={200: shapes.Saved},
+)  # fmt: skip
+async def save_checkpoint(call: Call[CheckpointRequest, Nothing]) -> Answer:
+    """Save progress; the number must rise, and the same value under the same number again is fine."""
+    body = call.body
+
+    async def act(job_id: str, worker: str) -> int:
+        data = bytes(body.data).decode()
+        return await call.engine.leases.checkpoint(
+            call.who.tenant, Checkpoint(job_id, body.fence, worker, body.seq, data, call.sanitized)
+        )
+
+    return answer({"seq": await as_holder(call, body, act)})
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/steps", roles=["work"], body=StepRequest, mends=True, answers={200: shapes.Step}
+)  # fmt: skip
+async def save_step(call: Call[StepRequest, Nothing]) -> Answer:
+    """Keep the result of a step; of one name and occurrence the first stays, and is the answer."""
+    body = call.body
+
+    async def act(job_id: str, worker: str) -> Any:
+        result = bytes(body.result).decode()
+        step = Step(job_id, body.fence, worker, body.name, body.occurrence, result, body.function, call.sanitized)
+        return await call.engine.progress.save_step(call.who.tenant, step)
+
+    return answer(shown.step(await as_holder(call, body, act)))
+
+
+@routes.add(
+    "GET", "/v1/jobs/{job_id}/steps", roles=["read"], on_condition=["work"], query=Page,
+    answers={200: shapes.StepPage},
+)  # fmt: skip
+async def list_steps(call: Call[None, Page]) -> Answer:
+    """List the kept steps of a job, oldest first."""
+    job = await auth.readable(call)
+    at = place(call, f"steps {job.id}")
+    after = 0 if at is None else int(at[0])
+    rows = await call.engine.progress.steps(call.who.tenant, job.id, after=after, limit=call.query.limit)
+    return page(
+        call, f"steps {job.id}", [shown.step(row) for row in rows], more=len(rows) == call.query.limit,
+        end=[rows[-1].seq if rows else after],
+    )  # fmt: skip
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/events", roles=["work"], body=EventsRequest, mends=True, answers={201: shapes.Told}
+)  # fmt: skip
+async def add_events(call: Call[EventsRequest, Nothing]) -> Answer:
+    """Tell of progress; an event whose id was told before keeps its number."""
+    events = tuple(part.event(sanitized=call.sanitized) for part in call.body.events)
+
+    async def act(job_id: str, worker: str) -> tuple[int, ...]:
+        return await call.engine.progress.add_events(call.who.tenant, Report(job_id, call.body.fence, worker, events))
+
+    return answer({"seqs": await as_holder(call, call.body, act)}, 201)
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/events", roles=["read"], query=Page, answers={200: shapes.EventPage})
+async def list_events(call: Call[None, Page]) -> Answer:
+    """List the events of a job, oldest first."""
+    id = call.job_id
+    at = place(call, f"events {id}")
+    after = 0 if at is None else int(at[0])
+    rows = await call.engine.progress.events(call.who.tenant, id, after=after, limit=call.query.limit)
+    return page(
+        call, f"events {id}", [shown.event(row) for row in rows], more=len(rows) == call.query.limit,
+        end=[rows[-1].seq if rows else after],
+    )  # fmt: skip
+
+
+@routes.add(
+    "GET", "/v1/jobs/{job_id}/events/stream", roles=["read"], answers={200: None}, produces=stream.MEDIA_TYPE,
+    headers=["Last-Event-ID"],
+)  # fmt: skip
+async def stream_job_events(call: Call[None, Nothing]) -> Answer:
+    """Follow the events of a job until it has ended; `Last-Event-ID` resumes."""
+    return await stream.of_job(call)
+
+
+@routes.add(
+    "GET", "/v1/events/stream", roles=["read"], answers={200: None}, produces=stream.MEDIA_TYPE,
+    headers=["Last-Event-ID"],
+)  # fmt: skip
+async def stream_events(call: Call[None, Nothing]) -> Answer:
+    """Follow the events of all jobs from now on; `Last-Event-ID` resumes. Events may repeat, none is missed."""
+    return await stream.of_tenant(call)

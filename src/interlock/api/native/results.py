@@ -1,0 +1,39 @@
+"""Results: wait for a job to end."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from interlock.api import auth, shapes
+from interlock.api.native import shown
+from interlock.api.routes import Answer, Call, Request, Routes, answer
+from interlock.api.waiting import patience
+from interlock.domain.lifecycle import TERMINAL
+
+routes = Routes()
+
+
+class Wait(Request, frozen=True, kw_only=True):
+    """How long to wait."""
+
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+@routes.add(
+    "GET", "/v1/jobs/{job_id}/result", roles=["read"], on_condition=["work"], query=Wait,
+    answers={200: shapes.Job, 202: shapes.JobStatus},
+)  # fmt: skip
+async def wait_for_result(call: Call[None, Wait]) -> Answer:
+    """Wait until a job has ended: 200 with the job, or 202 with its status when the time is up."""
+    job = await auth.readable(call)
+    if job.status not in TERMINAL and call.query.wait_seconds:
+        async with patience(call) as enough:
+            job = await call.engine.waits.ended(
+                call.who.tenant, job.id, wait_seconds=call.query.wait_seconds, enough=enough
+            )
+    seen = await shown.job(call, job)
+    if job.status in TERMINAL:
+        return answer(seen, headers=shown.etag(job))
+    return answer({"id": job.id, "status": job.status, "location": seen["location"]}, 202)

@@ -1,0 +1,64 @@
+"""Values of the engine as the native API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from interlock import wire
+from interlock.api.routes import Call
+from interlock.domain.job import Job, Pulse, Receipt
+from interlock.domain.lifecycle import Status
+from interlock.domain.progress import EventRow, StepRow
+
+# Only where these stand does the place of a job depend on the time.
+_WAITING = frozenset({Status.QUEUED, Status.RETRY})
+
+
+async def jobs(call: Call[Any, Any], found: Sequence[Job]) -> list[dict[str, Any]]:
+    """Jobs as of now; the clock is asked only where an answer depends on it."""
+    now = await call.engine.reads.now() if any(job.status in _WAITING for job in found) else 0
+    return [wire.job_to_dict(job, now=now) for job in found]
+
+
+async def job(call: Call[Any, Any], found: Job) -> dict[str, Any]:
+    (shown,) = await jobs(call, [found])
+    return shown
+
+
+def etag(job: Job) -> dict[str, str]:
+    return {"etag": f'"{job.version}"'}
+
+
+def receipt(receipt: Receipt) -> dict[str, Any]:
+    return receipt._asdict() | {"run_at": when(receipt.run_at), "finished_at": when(receipt.finished_at)}
+
+
+def pulse(pulse: Pulse) -> dict[str, Any]:
+    return pulse._asdict() | {"lease_expires_at": wire.when(pulse.lease_expires_at)}
+
+
+def step(row: StepRow) -> dict[str, Any]:
+    shown = row._asdict() | {"result": msgspec.Raw(row.result.encode()), "at": wire.when(row.at)}
+    del shown["job_id"]
+    return shown
+
+
+def event(row: EventRow) -> dict[str, Any]:
+    return row._asdict() | {"payload": raw(row.payload), "at": wire.when(row.at)}
+
+
+def raw(text: str | None) -> msgspec.Raw | None:
+    """JSON text as it is kept, to be put into an answer unread."""
+    return None if text is None else msgspec.Raw(text.encode())
+
+
+def kept(value: msgspec.Raw | None) -> str | None:
+    """A part of a request as it was sent, to be kept byte for byte."""
+    return None if value is None else bytes(value).decode()
+
+
+def when(micros: int | None) -> str | None:
+    return None if micros is None else wire.when(micros)

@@ -1,0 +1,127 @@
+"""The OpenAPI 3.1 document, made from the same table that is served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+import interlock
+from interlock.api import problems, shapes
+from interlock.api.routes import JSON, Route
+from interlock.api.schemas import Schemas
+
+ROLES: Final = "x-interlock-roles"
+ON_CONDITION: Final = "x-interlock-roles-on-condition"
+_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+_HEADERS: Final = {
+    "Idempotency-Key": "The same key with the same body answers what was made the first time.",
+    "If-Match": "The ETag of the job; anything newer is refused with 412.",
+    "Interlock-Fence": "The fence of the lease.",
+    "Last-Event-ID": "The id of the last event that was received.",
+    "traceparent": "W3C trace context, kept with the job unless its body names another.",
+    "Range": "One range of bytes.",
+}
+
+
+def document(table: Sequence[Route]) -> dict[str, Any]:
+    """The whole document as a value."""
+    schemas = Schemas()
+    problem = schemas.of(shapes.Problem)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in table:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Interlock",
+            "version": interlock.__version__,
+            "summary": "A durable job queue and control plane for AI agents.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "responses": {
+                "Problem": {
+                    "description": "Refused; `code` says why.",
+                    "content": {problems.MEDIA_TYPE: {"schema": problem}},
+                }
+            },
+        },
+    }
+
+
+def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PARAMETER.findall(route.path)
+    ]
+    parameters += _query(route, schemas)
+    parameters += [
+        {"name": name, "in": "header", "required": name == "Interlock-Fence", "schema": {"type": "string"},
+         "description": _HEADERS[name]}
+        for name in route.headers
+    ]  # fmt: skip
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary.partition("\n")[0],
+        "tags": [route.path.split("/")[2] if route.path.startswith("/v1/") else "operations"],
+        "responses": {str(status): _response(route, status, kind, schemas) for status, kind in route.answers.items()}
+        | {"default": {"$ref": "#/components/responses/Problem"}},
+        ROLES: sorted(route.roles),
+        ON_CONDITION: sorted(route.on_condition),
+    }
+    if parameters:
+        operation["parameters"] = parameters
+    if not route.needs_credential:
+        operation["security"] = []
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": not route.body_optional,
+            "content": {JSON: {"schema": schemas.of(route.body)}},
+        }
+    elif route.raw_body:
+        operation["requestBody"] = {"required": True, "content": {"application/octet-stream": {"schema": {}}}}
+    return operation
+
+
+def _query(route: Route, schemas: Schemas) -> list[dict[str, Any]]:
+    info = inspect.type_info(route.query)
+    assert isinstance(info, inspect.StructType)
+    collected = Schemas()
+    collected.of(route.query)
+    properties = collected.components[route.query.__name__]["properties"]
+    return [
+        {"name": field.encode_name, "in": "query", "required": field.required,
+         "schema": _without_null(properties[field.encode_name])}
+        for field in info.fields
+    ]  # fmt: skip
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter that is not there is left out, not null."""
+    kind = schema.get("type")
+    return {**schema, "type": kind[0]} if isinstance(kind, list) else schema
+
+
+def _response(route: Route, status: int, kind: Any, schemas: Schemas) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": _SAID.get(status, "Done.")}
+    if status != 204:
+        schema = {"type": "string"} if kind is None else schemas.of(kind)
+        if route.produces == "application/octet-stream":
+            schema = {}
+        response["content"] = {route.produces: {"schema": schema}}
+    return response
+
+
+_SAID: Final = {200: "Done.", 201: "Made.", 202: "Not yet.", 204: "Done."}
+
+
+def encoded(value: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(value)

@@ -1,0 +1,118 @@
+"""Refusals as RFC 9457 problem documents, every one with a stable code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from interlock.domain import text
+from interlock.errors import Error, Fatal, Invalid, Malformed, Unavailable
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_SECONDS: Final = 1
+LONGEST_DETAIL: Final = 2000
+
+# What HTTP itself asks us to refuse; everything else is a class in `interlock.errors` with its own code.
+HTTP_CODES: Final[Mapping[str, tuple[int, str]]] = {
+    "bad_request": (400, "The request is not well-formed HTTP, or says one thing twice."),
+    "cross_site": (403, "A page of another site made this request."),
+    "no_such_route": (404, "Nothing is served under this path."),
+    "method_not_allowed": (405, "The path takes other methods; `Allow` names them."),
+    "request_timeout": (408, "The request took too long to arrive."),
+    "length_required": (411, "An upload needs to say how it is framed."),
+    "range_not_satisfiable": (416, "The range is not within the artifact, or there are several."),
+    "unsupported_media_type": (415, "The body is not `application/json`, or it is compressed."),
+    "unknown_host": (421, "The service does not answer to this host name."),
+    "rate_limited": (429, "This principal asks too often; `Retry-After` says when to go on."),
+    "head_too_large": (431, "Request line and headers are too long."),
+    "internal": (500, "A defect of the service; its log has the same request id."),
+    "overloaded": (503, "More requests are at work than the service takes at a time; nothing was changed."),
+    "stopping": (503, "The service is being stopped; another one, or this one again, will answer."),
+}
+
+
+class Refusal(Exception):
+    """A request that HTTP itself, not the engine, makes us refuse."""
+
+    def __init__(
+        self, code: str, detail: str, *, headers: Mapping[str, str] | None = None, close: bool = False
+    ) -> None:
+        self.code = code
+        self.status = HTTP_CODES[code][0]
+        self.headers = dict(headers or {})
+        self.close = close
+        super().__init__(detail)
+
+
+def status_of(error: Exception) -> int:
+    """The status of the answer; an error that nobody raised on purpose is a defect of ours."""
+    match error:
+        case Refusal():
+            return error.status
+        case Fatal():
+            return 503
+        case Error():
+            return error.status
+        case _:
+            return 500
+
+
+def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
+    """The problem as a value; it tells what was sent wrong, and of a defect nothing but that there is one."""
+    code = error.code if isinstance(error, (Error, Refusal)) else "internal"
+    status = status or status_of(error)
+    shown: dict[str, Any] = {
+        "type": f"/docs#{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": _plain(error) if isinstance(error, (Error, Refusal)) else "something went wrong here",
+    }
+    if isinstance(error, (Invalid, Malformed)) and (error.pointer or isinstance(error, Invalid)):
+        pointer = text.mend_text(error.pointer)[0][:LONGEST_DETAIL]
+        shown["errors"] = [{"pointer": pointer, "code": code, "message": shown["detail"]}]
+    return shown
+
+
+def headers(error: Exception) -> dict[str, str]:
+    """What the answer says beside the document."""
+    if isinstance(error, Refusal):
+        found = dict(error.headers)
+        if error.status in (429, 503):
+            found.setdefault("retry-after", str(RETRY_AFTER_SECONDS))
+        return found
+    if status_of(error) == 401:
+        return {"www-authenticate": "Bearer"}
+    if isinstance(error, (Unavailable, Fatal)) or status_of(error) in (429, 503):
+        return {"retry-after": str(RETRY_AFTER_SECONDS)}
+    return {}
+
+
+def encoded(error: Exception) -> bytes:
+    return msgspec.json.encode(document(error))
+
+
+def item(job_id: str, error: Error) -> dict[str, Any]:
+    """One item of a batch that was refused while others were not."""
+    return {"id": text.mend_text(job_id)[0][:200], "error": document(error)}
+
+
+def catalogue() -> dict[str, tuple[int, str]]:
+    """Every code that an answer can carry, with its status and what it means."""
+    found = dict(HTTP_CODES)
+    waiting: list[type[Error]] = [Error]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind is not Error:
+            status = 503 if issubclass(kind, Fatal) else kind.status
+            found.setdefault(kind.code, (status, (kind.__doc__ or "").strip()))
+    return found
+
+
+def _plain(error: Exception) -> str:
+    said = text.mend_text(str(error))[0]
+    return said if len(said) <= LONGEST_DETAIL else said[:LONGEST_DETAIL] + "…"

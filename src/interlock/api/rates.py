@@ -1,0 +1,45 @@
+"""Rate limits: one bucket for each principal, refilled by the clock of the process."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from interlock.api.problems import Refusal
+
+MOST_BUCKETS: Final = 100_000
+
+
+class Rates:
+    """Lets each key have `burst` at once and `per_second` on the whole."""
+
+    def __init__(self, per_second: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._burst = float(burst)
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the longest unused first
+
+    def take(self, key: str) -> None:
+        """Take one, or be refused with the time after which there is one again."""
+        now = self._clock()
+        left, then = self._buckets.pop(key, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._per_second)
+        enough = left >= 1
+        self._buckets[key] = (left - 1 if enough else left, now)
+        if len(self._buckets) > MOST_BUCKETS:
+            self._buckets.popitem(last=False)
+        if not enough:
+            seconds = math.ceil((1 - left) / self._per_second)
+            raise Refusal(
+                "rate_limited",
+                f"too many requests; go on in {seconds} s",
+                headers={"retry-after": str(max(1, seconds))},
+            )
+
+    def left(self, key: str) -> float:
+        """How many could be taken now, without taking any."""
+        left, then = self._buckets.get(key, (self._burst, self._clock()))
+        return min(self._burst, left + (self._clock() - then) * self._per_second)

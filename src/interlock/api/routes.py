@@ -1,0 +1,139 @@
+"""The table of routes: from it come the paths that are served, the roles they ask for, and the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from interlock import wire
+from interlock.api.headers import Headers
+from interlock.api.service import Service, Trail
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+
+B = TypeVar("B", covariant=True)
+Q = TypeVar("Q", covariant=True)
+
+Receive = Callable[[], Awaitable[Any]]
+JSON = "application/json"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of every body and query that is taken: a field nobody knows is refused."""
+
+
+class Nothing(Request, frozen=True, kw_only=True):
+    """A body or a query with nothing in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[B, Q]):
+    """One request, read and checked: who asks, and for what."""
+
+    service: Service
+    route: Route
+    who: Principal
+    path: Mapping[str, str]
+    headers: Headers
+    query: Q
+    body: B
+    sanitized: bool
+    receive: Receive
+    trail: Trail
+
+    @property
+    def engine(self) -> Engine:
+        return self.service.engine
+
+    @property
+    def job_id(self) -> str:
+        """The job of the path, in its one spelling; what cannot be an id is like an unknown one."""
+        return wire.job_id(self.path["job_id"])
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back: a body as a whole, or a stream of pieces."""
+
+    status: int
+    body: bytes = b""
+    media_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stream: AsyncIterator[bytes] | None = None
+
+
+Handler = Callable[[Call[Any, Any]], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One method of one path."""
+
+    method: str
+    path: str
+    handler: Handler
+    roles: frozenset[str]  # one of these is enough; none at all: any credential will do
+    on_condition: frozenset[str]  # these may too, if the handler finds that the job is theirs
+    needs_credential: bool
+    body: type[msgspec.Struct] | None
+    body_optional: bool
+    raw_body: bool  # the handler reads the bytes itself
+    largest_body: int | None
+    mends: bool  # odd text of a worker is mended, not refused
+    query: type[Request]
+    answers: Mapping[int, Any]
+    produces: str
+    headers: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").strip()
+
+
+class Routes(list[Route]):
+    """The routes of one module, in the order they are written."""
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        *,
+        answers: Mapping[int, Any],
+        roles: Sequence[str] = (),
+        on_condition: Sequence[str] = (),
+        needs_credential: bool = True,
+        body: type[msgspec.Struct] | None = None,
+        body_optional: bool = False,
+        raw_body: bool = False,
+        largest_body: int | None = None,
+        mends: bool = False,
+        query: type[Request] = Nothing,
+        produces: str = JSON,
+        headers: Sequence[str] = (),
+    ) -> Callable[[Callable[[Call[B, Q]], Awaitable[Answer]]], Callable[[Call[B, Q]], Awaitable[Answer]]]:
+        """Serve a path by the decorated function, whose docstring becomes its summary."""
+
+        def register(handler: Callable[[Call[B, Q]], Awaitable[Answer]]) -> Callable[[Call[B, Q]], Awaitable[Answer]]:
+            self.append(
+                Route(
+                    method=method, path=path, handler=handler, roles=frozenset(roles),
+                    on_condition=frozenset(on_condition), needs_credential=needs_credential, body=body,
+                    body_optional=body_optional, raw_body=raw_body, largest_body=largest_body, mends=mends,
+                    query=query, answers=answers, produces=produces, headers=headers,
+                )
+            )  # fmt: skip
+            return handler
+
+        return register
+
+
+def answer(value: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Answer:
+    """A value as JSON."""
+    return Answer(status, msgspec.json.encode(value), headers=headers or {})

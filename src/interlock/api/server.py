@@ -1,0 +1,230 @@
+"""The server under the application: deadlines for slow callers, bounds for heads, and a stop that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any, Final
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from interlock.api import problems
+from interlock.api.gate import Gate
+from interlock.api.options import Options
+from interlock.api.problems import Refusal
+from interlock.errors import Invalid
+
+MOST_HEADERS: Final = 100
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_address(host: str, *, auth: bool) -> None:
+    """Refuse to let strangers in without asking who they are."""
+    if not auth and not is_loopback(host):
+        raise Invalid(
+            f"auth is off, so only this machine may call, and {host} is no loopback address; turn it on: --auth tokens",
+            pointer="/host",
+        )
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection, with a deadline for the head of every request and for a reader that takes nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        gate: Gate = self.config.app  # type: ignore[assignment]
+        self._options: Options = gate.service.options
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._head_size = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._options.most_connections:
+            self._refuse(Refusal("overloaded", "too many connections"))
+            return
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_here()
+        self._reader_goes_on()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(Refusal("bad_request", "there is nothing to upgrade to"))
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(
+                cause if isinstance(cause, Refusal) else Refusal("bad_request", "this is not HTTP as we take it")
+            )
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_size = 0
+        if self._head_timer is None:
+            self._await_head()
+
+    def on_url(self, url: bytes) -> None:
+        self._grow(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._grow(len(name) + len(value))
+        if len(self.headers) >= MOST_HEADERS:
+            raise Refusal("head_too_large", f"more than {MOST_HEADERS} headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_is_here()
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.parser.should_upgrade():
+            super().on_body(body)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self._options.stalled_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reader_goes_on()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Refusal("bad_request", msg))
+
+    def _grow(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > self._options.largest_head:
+            raise Refusal("head_too_large", f"the head of a request may have {self._options.largest_head} bytes")
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self._options.head_seconds, self._head_is_late)
+
+    def _head_is_here(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self._refuse(Refusal("request_timeout", f"no request within {self._options.head_seconds:g} s"))
+
+    def _reader_goes_on(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer and hang up; what comes after broken framing cannot be understood."""
+        self._head_is_here()
+        if self.cycle is not None and not self.cycle.response_complete:
+            # An answer is under way; nothing may be put into the middle of it.
+            self._close()
+            return
+        body = problems.encoded(refusal)
+        head = [f"HTTP/1.1 {refusal.status} {problems.document(refusal)['title']}"]
+        head += [f"{name}: {value}" for name, value in problems.headers(refusal).items()]
+        head += [
+            f"content-type: {problems.MEDIA_TYPE}",
+            f"content-length: {len(body)}",
+            "cache-control: no-store",
+            "x-content-type-options: nosniff",
+            "connection: close",
+        ]
+        self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
+        self._close()
+
+    def _close(self) -> None:
+        """Close, and do not wait for ever for somebody who does not read the rest."""
+        if not self.transport.is_closing():
+            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                self._reader_goes_on()
+                self._stall_timer = self.loop.call_later(self._options.stalled_seconds, self.transport.abort)
+
+
+class Server(uvicorn.Server):
+    """Serves until it is told to stop: then whoever waits is answered, what is under way ends, nothing new begins."""
+
+    def __init__(self, app: Gate, *, host: str = "127.0.0.1", port: int = 8420) -> None:
+        options = app.service.options
+        check_address(host, auth=options.auth)
+        self._service = app.service
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=host.strip("[]"),
+                port=port,
+                http=Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=options.idle_seconds,  # type: ignore[arg-type]
+                timeout_graceful_shutdown=options.grace_seconds,  # type: ignore[arg-type]
+            )
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens, once it has started."""
+        found = self.servers[0].sockets[0].getsockname()
+        return found[0], found[1]
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, at once on the second; the process then ends in its own time."""
+        loop = asyncio.get_running_loop()
+
+        def asked() -> None:
+            self.force_exit = self.should_exit
+            self.should_exit = True
+
+        taken = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, asked)
+                taken.append(number)
+        try:
+            yield
+        finally:
+            for number in taken:
+                loop.remove_signal_handler(number)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.stop()
+        await super().shutdown(sockets)

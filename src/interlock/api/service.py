@@ -1,0 +1,53 @@
+"""What every request shares, and what is remembered of one request for its log line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from interlock.api.admission import Admission, Seat
+from interlock.api.cursors import Cursors
+from interlock.api.metrics import Metrics
+from interlock.api.options import Options
+from interlock.api.rates import Rates
+from interlock.engine.engine import Engine
+
+
+class Service:
+    """One engine behind one set of options. It keeps nothing that another server would need to know."""
+
+    def __init__(self, engine: Engine, options: Options) -> None:
+        self.engine = engine
+        self.options = options
+        self.admission = Admission(options)
+        self.cursors = Cursors(options.cursor_key)
+        self.metrics = Metrics(self.admission)
+        self.rates = None if options.rate_per_second is None else Rates(options.rate_per_second, options.rate_burst)
+        self.stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Answer whoever waits, end the streams, and say `stopping` to what still comes."""
+        self.stopping.set()
+
+
+@dataclass(slots=True)
+class Trail:
+    """What one request leaves behind: who asked for what, never the address or a secret."""
+
+    request_id: str
+    method: str
+    seat: Seat
+    trace_id: str | None = None
+    route: str = "-"
+    tenant: str | None = None
+    actor: str | None = None
+    status: int = 0
+    code: str | None = None
+    sent: int = 0
+    body_is_read: bool = True
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started

@@ -1,0 +1,112 @@
+"""Server-sent events: ordered per job, resumed by `Last-Event-ID`, never without a sign of life for long."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+
+from interlock.api.native import shown
+from interlock.api.problems import Refusal
+from interlock.api.routes import Answer, Call, Nothing
+from interlock.api.waiting import patience
+from interlock.domain.progress import EventRow, Place
+from interlock.errors import Error, Invalid
+
+MEDIA_TYPE: Final = "text/event-stream"
+KEEP_ALIVE: Final = b": still here\n\n"
+_HELLO: Final = b"retry: 1000\n\n"
+_END: Final = b"event: end\ndata: {}\n\n"
+
+
+async def of_job(call: Call[None, Nothing]) -> Answer:
+    """The events of one job; the stream says `end` after the last one of a job that has ended."""
+    given = call.headers.get("last-event-id") or "0"
+    if not re.fullmatch(r"[0-9]{1,18}", given):
+        raise Invalid("Last-Event-ID is not the number of an event", pointer="/last-event-id")
+    job = await call.engine.reads.job(call.who.tenant, call.job_id)
+    pages = call.engine.progress.tail(call.who.tenant, job.id, after=int(given))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        async for page in pages:
+            yield b"".join(_event(str(row.seq), row) for row in page) or KEEP_ALIVE
+        yield _END
+
+    return _answer(call, pieces(), pages)
+
+
+async def of_tenant(call: Call[None, Nothing]) -> Answer:
+    """The events of all jobs of the tenant; the id of each is a place to resume from, sealed for this tenant."""
+    cursors, tenant = call.service.cursors, call.who.tenant
+    given = cursors.open(tenant, "feed", call.headers.get("last-event-id"))
+    progress = call.engine.progress
+    start = await progress.feed_end(tenant) if given is None else Place.parse(str(given[0]))
+    pages = progress.follow(tenant, start)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        async for page in pages:
+            yield (
+                b"".join(_event(cursors.seal(tenant, "feed", [str(fed.place)]), fed.event) for fed in page)
+                or KEEP_ALIVE
+            )
+
+    return _answer(call, pieces(), pages)
+
+
+def _answer(call: Call[None, Nothing], pieces: AsyncIterator[bytes], source: Any) -> Answer:
+    return Answer(
+        200, media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"}, stream=_lasting(call, pieces, source)
+    )
+
+
+async def _lasting(call: Call[None, Nothing], pieces: AsyncIterator[bytes], source: Any) -> AsyncIterator[bytes]:
+    """The pieces with signs of life between them, until the caller has gone or the service stops."""
+    next_piece: asyncio.Task[bytes] | None = None
+    yield _HELLO
+    try:
+        async with patience(call) as enough:
+            over = asyncio.create_task(enough.wait())
+            try:
+                while not enough.is_set():
+                    next_piece = next_piece or asyncio.create_task(_next(pieces))
+                    await asyncio.wait(
+                        (next_piece, over),
+                        timeout=call.service.options.keep_alive_seconds,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if enough.is_set():
+                        break
+                    if not next_piece.done():
+                        yield KEEP_ALIVE
+                        continue
+                    done, next_piece = next_piece, None
+                    yield done.result()
+            except (EndOfStream, Error):
+                return  # what is told is complete, or the client will come back and resume
+            finally:
+                over.cancel()
+                if next_piece is not None:
+                    next_piece.cancel()
+                    await asyncio.gather(next_piece, return_exceptions=True)
+                await pieces.aclose()  # type: ignore[attr-defined]
+                await source.aclose()
+    except Refusal:
+        return  # too many wait already; the client will come back
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes:
+    try:
+        return await anext(pieces)
+    except StopAsyncIteration:
+        raise EndOfStream from None
+
+
+class EndOfStream(Exception):
+    """Nothing more will be told."""
+
+
+def _event(id: str, row: EventRow) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), b"event", msgspec.json.encode(shown.event(row)))

@@ -1,0 +1,105 @@
+"""`interlock tokens`: create, list, revoke."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from interlock import wire
+from interlock.cli import output
+from interlock.cli.session import Common, run
+from interlock.domain.principal import Principal
+from interlock.domain.token import Token
+from interlock.engine.engine import Engine
+from interlock.engine.tokens import Minted
+
+app = App(name="tokens", help="Make, list and revoke bearer tokens.")
+NOTHING = Common()
+
+
+@app.command
+def create(
+    *,
+    role: Annotated[tuple[str, ...], Parameter(help="read, produce, work, operate, approve, admin; several times")],
+    description: Annotated[str | None, Parameter(help="what it is for")] = None,
+    worker_id: Annotated[str | None, Parameter(help="the worker it belongs to; with the role work")] = None,
+    type: Annotated[tuple[str, ...], Parameter(help="a job type its worker may claim; none given = any")] = (),
+    repository: Annotated[tuple[str, ...], Parameter(help="likewise a repository")] = (),
+    capability: Annotated[tuple[str, ...], Parameter(help="what its worker can do; none given = nothing")] = (),
+    expires_in: Annotated[float | None, Parameter(help="seconds until it ends; not given = never")] = None,
+    key: Annotated[str | None, Parameter(help="a name for this call, so that a repeat makes no second token")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Make a token for the tenant and print its text, the only time it is shown."""
+    request = wire.TokenRequest(
+        roles=list(role),
+        description=description,
+        worker_id=worker_id,
+        types=list(type) or None,
+        repositories=list(repository) or None,
+        capabilities=list(capability),
+        expires_in_seconds=expires_in,
+        key=key,
+    )
+
+    async def command(engine: Engine, who: Principal) -> Minted:
+        return await engine.tokens.create(who, request)
+
+    minted = run(common, command)
+    if common.json:
+        output.as_json({"token": minted.text, **wire.token_to_dict(minted.token)})
+    else:
+        output.say(minted.text)
+
+
+@app.command(name="list")
+def list_(
+    *,
+    limit: Annotated[int, Parameter(help="1 to 200")] = 50,
+    before: Annotated[str | None, Parameter(help="only tokens older than this id, to page on")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """List the tokens of the tenant, newest first; never their text."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[list[Token], int]:
+        return await engine.tokens.list(who, before=before, limit=limit), await engine.reads.now()
+
+    tokens, now = run(common, command)
+    if common.json:
+        output.as_json({"items": [wire.token_to_dict(token) for token in tokens]})
+    elif not tokens:
+        output.say("no tokens")
+    else:
+        output.table(
+            ("id", "roles", "worker", "state", "expires", "last used", "description"),
+            (
+                (t.id, " ".join(t.roles), t.worker_id, _state(t, now), _day(t.expires_at), _day(t.last_used_at),
+                 t.description)
+                for t in tokens
+            ),
+        )  # fmt: skip
+
+
+@app.command
+def revoke(token_id: str, *, common: Common = NOTHING) -> None:
+    """End a token for good; it is refused everywhere within a second."""
+
+    async def command(engine: Engine, who: Principal) -> Token:
+        return await engine.tokens.revoke(who, token_id)
+
+    token = run(common, command)
+    if common.json:
+        output.as_json(wire.token_to_dict(token))
+    else:
+        output.say(f"revoked {token.id}")
+
+
+def _state(token: Token, now: int) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    return "active" if token.lives(now) else "expired"
+
+
+def _day(micros: int | None) -> str | None:
+    return None if micros is None else wire.when(micros)[:19] + "Z"

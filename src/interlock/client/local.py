@@ -1,0 +1,119 @@
+"""The port over an engine in the same process: embedded on SQLite, or straight to PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from interlock import wire
+from interlock.client.port import Grant
+from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.decide import Finish
+from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
+from interlock.domain.lifecycle import TERMINAL
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import Principal
+from interlock.domain.progress import EventRow, Report, Step, StepRow
+from interlock.engine.engine import Engine
+from interlock.wire import JobRequest
+
+SHORTEST_LOOK_SECONDS: Final = 0.01
+LONGEST_LOOK_SECONDS: Final = 0.5
+MOST_CHILDREN: Final = 200
+
+
+class LocalClient:
+    """What a producer, a watcher and a worker ask, answered by an engine of this process."""
+
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self.engine = engine
+        self._who = who
+        self._tenant = who.tenant
+
+    async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
+        if len(requests) == 1:
+            return [await self.engine.jobs.enqueue(self._who, requests[0])]
+        return await self.engine.jobs.enqueue_batch(self._who, requests)
+
+    async def get(self, job_id: str) -> Job:
+        return await self.engine.reads.job(self._tenant, wire.job_id(job_id))
+
+    async def find(self, filter: Filter) -> list[Job]:
+        return await self.engine.reads.jobs(self._tenant, filter)
+
+    async def wait(self, job_id: str, *, seconds: float) -> Job:
+        """Looks when something has changed, yet ever less often, so that many who wait cost little."""
+        deadline = time.monotonic() + seconds
+        pause = SHORTEST_LOOK_SECONDS
+        while True:
+            changed = self.engine.store.watch()
+            job = await self.get(job_id)
+            left = deadline - time.monotonic()
+            if job.status in TERMINAL or left <= 0:
+                return job
+            await asyncio.sleep(min(pause, left))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(LONGEST_LOOK_SECONDS, max(left - pause, 0))):
+                    await changed.wait()
+            pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
+
+    async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
+        return await self.engine.jobs.cancel(self._who, job_id, reason=reason, force=force)
+
+    async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
+        return await self.engine.jobs.revoke(self._who, job_id, reason=reason)
+
+    async def history(self, job_id: str) -> list[HistoryRow]:
+        return await self.engine.reads.history(self._tenant, wire.job_id(job_id))
+
+    async def children(self, job_id: str) -> list[Job]:
+        found: list[Job] = []
+        filter = Filter(parent_id=wire.job_id(job_id), limit=MOST_CHILDREN)
+        while page := await self.find(filter):
+            found += page
+            filter = filter._replace(before_seq=page[-1].seq)
+        return found[::-1]
+
+    async def events(self, job_id: str, *, after: int = 0, limit: int = 200) -> list[EventRow]:
+        return await self.engine.progress.events(self._tenant, job_id, after=after, limit=limit)
+
+    async def steps(self, job_id: str) -> list[StepRow]:
+        (steps,) = await self.engine.progress.steps_of(self._tenant, [wire.job_id(job_id)])
+        return steps
+
+    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+        jobs = await self.engine.leases.claim(self._tenant, ask, wait_seconds=wait_seconds)
+        # A job that was never run before has left nothing behind, unless it was redriven from another.
+        again = [job.id for job in jobs if job.version > 2 or job.redrive_of is not None]
+        if not again:
+            return [Grant(job) for job in jobs]
+        steps = dict(zip(again, await self.engine.progress.steps_of(self._tenant, again), strict=True))
+        return [Grant(job, steps.get(job.id, ())) for job in jobs]
+
+    async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+        return await self.engine.leases.heartbeats(self._tenant, beats)
+
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
+        return await self.engine.leases.finishes(self._tenant, orders)
+
+    async def checkpoint(self, checkpoint: Checkpoint) -> int:
+        return await self.engine.leases.checkpoint(self._tenant, checkpoint)
+
+    async def save_step(self, step: Step) -> StepRow:
+        return await self.engine.progress.save_step(self._tenant, step)
+
+    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        return await self.engine.progress.reports(self._tenant, reports)
+
+    async def attach(self, holder: Holder, thing: File | Link) -> str:
+        (artifact,) = await self.engine.artifacts.attach(self._tenant, holder, [thing])
+        return artifact.id
+
+    def start_chores(self) -> None:
+        self.engine.upkeep.start()
+
+    async def close(self) -> None:
+        await self.engine.close()

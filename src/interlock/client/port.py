@@ -1,0 +1,92 @@
+"""What a worker and the SDK ask of Interlock, whether it lives in their process or behind a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from interlock.domain.approval import Approval, OpenGate
+from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.decide import Finish
+from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import EventRow, Report, Step, StepRow
+from interlock.wire import JobRequest, error_body
+
+__all__ = ["Client", "Grant", "JobRequest", "error_body"]
+
+
+class Grant(NamedTuple):
+    """A job handed out, with what earlier runs of it have left behind."""
+
+    job: Job
+    steps: Sequence[StepRow] = ()
+    approval: Approval | None = None  # the last gate that people have decided
+
+
+class Client(Protocol):
+    """The verbs of producers, watchers and workers. A refusal is raised; in a batch each item answers on its own."""
+
+    async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
+        """Add all jobs or none; with `within`, as part of the caller's own open PostgreSQL transaction."""
+        ...
+
+    async def get(self, job_id: str) -> Job: ...
+
+    async def find(self, filter: Filter) -> list[Job]:
+        """Newest first, without payloads."""
+        ...
+
+    async def wait(self, job_id: str, *, seconds: float) -> Job:
+        """The job as soon as it has ended, or as it is after that time."""
+        ...
+
+    async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt: ...
+
+    async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt: ...
+
+    async def history(self, job_id: str) -> list[HistoryRow]: ...
+
+    async def children(self, job_id: str) -> list[Job]:
+        """Oldest first, without payloads."""
+        ...
+
+    async def events(self, job_id: str, *, after: int = 0, limit: int = 200) -> list[EventRow]:
+        """Oldest first, only those with a number above `after`."""
+        ...
+
+    async def steps(self, job_id: str) -> list[StepRow]: ...
+
+    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+        """Up to ask.limit jobs, waiting that long for the first; repeated with its claim_id it grants nothing new."""
+        ...
+
+    async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]: ...
+
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]: ...
+
+    async def checkpoint(self, checkpoint: Checkpoint) -> int: ...
+
+    async def save_step(self, step: Step) -> StepRow:
+        """The step as it is kept: the first one that was saved under its name and occurrence."""
+        ...
+
+    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        """The numbers that the events of each report have got."""
+        ...
+
+    async def open_gate(self, gate: OpenGate) -> Receipt:
+        """Ask people; the job waits for them and the grant is over. The id of the gate is given by the engine."""
+        ...
+
+    async def attach(self, holder: Holder, thing: File | Link) -> str:
+        """The id of a file, whole and visible, or of a link; the same name again replaces."""
+        ...
+
+    async def register_type(self, name: str, definition: dict[str, Any]) -> None: ...
+
+    def start_chores(self) -> None:
+        """Do what the clock demands in the background, if no server does it for this client."""
+        ...
+
+    async def close(self) -> None: ...

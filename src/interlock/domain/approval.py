@@ -1,0 +1,245 @@
+"""Gates: a pause of a job until people have decided. What is asked, who has voted, and what a vote does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Final, NamedTuple
+
+from interlock.domain.change import Change, Standing, error_text, move
+from interlock.domain.job import Checkpoint
+from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.overdue import expire_gate, pass_deadline
+from interlock.domain.principal import Principal
+from interlock.errors import (
+    AlreadyDecided,
+    DigestMismatch,
+    Error,
+    Forbidden,
+    GateExpired,
+    GateVoid,
+    Invalid,
+    NotFound,
+)  # fmt: skip
+
+DEFAULT_EXPIRY_SECONDS: Final = 86_400.0
+LONGEST_EXPIRY_SECONDS: Final = 7 * 86_400.0
+MOST_VOTES: Final = 100
+
+
+class GateStatus(StrEnum):
+    OPEN = "open"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    VOID = "void"
+
+
+class Decision(StrEnum):
+    APPROVE = "approve"
+    DENY = "deny"
+
+
+class OnDeny(StrEnum):
+    """What a denial does to the job: end it, or let it go on and know."""
+
+    FAIL = "fail"
+    RESUME = "resume"
+
+
+class OpenGate(NamedTuple):
+    """A worker gives up its lease until people have decided; details and schema are JSON."""
+
+    id: str
+    fence: int
+    worker: str
+    gate_id: str
+    prompt: str
+    details: str | None = None
+    risk: str | None = None
+    schema: str | None = None
+    required: int = 1
+    on_deny: OnDeny = OnDeny.FAIL
+    expires_in_seconds: float = DEFAULT_EXPIRY_SECONDS
+    opened_by: str = ""  # the credential behind the worker; the worker itself where there is none
+    checkpoint: Checkpoint | None = None
+    sanitized: bool = False
+    verb: Verb = Verb.OPEN_GATE
+
+
+class Vote(NamedTuple):
+    """What one principal said."""
+
+    voter: str
+    decision: Decision
+    comment: str | None
+    at: int
+
+
+class Approval(NamedTuple):
+    """A gate as it is now; details, schema and data are JSON. Of a link token only the SHA-256 is known."""
+
+    tenant: str
+    id: str
+    job_id: str
+    fence: int
+    status: GateStatus
+    prompt: str
+    details: str | None
+    risk: str | None
+    schema: str | None
+    digest: str
+    required: int
+    on_deny: OnDeny
+    opened_by: str
+    opened_at: int
+    expires_at: int
+    closed_by: str | None
+    closed_at: int | None
+    comment: str | None
+    data: str | None
+    token_sha256: bytes | None
+    token_minted_by: str | None
+    token_minted_at: int | None
+    votes: Sequence[Vote]
+
+    @property
+    def decision(self) -> Decision | None:
+        """How it was decided, if it was."""
+        return {GateStatus.APPROVED: Decision.APPROVE, GateStatus.DENIED: Decision.DENY}.get(self.status)
+
+
+class Ballot(NamedTuple):
+    """A decision about the gate with this id; data is JSON. A bearer of a link proves it by the hash of its token."""
+
+    id: str
+    actor: str
+    decision: Decision
+    comment: str | None = None
+    data: str | None = None
+    digest: str | None = None
+    token_sha256: bytes | None = None
+
+
+class Mint(NamedTuple):
+    """A new link token for the gate with this id; the one before is void."""
+
+    id: str
+    actor: str
+    token_sha256: bytes
+
+
+class GateFilter(NamedTuple):
+    """Which gates a list shows: newest first, from the place (opened_at, id) on."""
+
+    status: GateStatus | None = None
+    job_id: str | None = None
+    before: tuple[int, str] | None = None
+    limit: int = 50
+
+
+class Ruling(NamedTuple):
+    """What a ballot does: the approval as it is afterwards, the vote and the change of the job to write, if any.
+
+    A refusal beside a change means that the clock had closed the gate already.
+    """
+
+    approval: Approval
+    vote: Vote | None = None
+    change: Change | None = None
+    refusal: Error | None = None
+
+
+def digest(payload: str, prompt: str, details: str | None, schema: str | None) -> str:
+    """SHA-256 over each text as length:text, where a null is a dash; lengths count bytes."""
+    parts = ("-" if text is None else f"{len(text.encode())}:{text}" for text in (payload, prompt, details, schema))
+    return sha256("".join(parts).encode()).hexdigest()
+
+
+def refuse_approver(who: Principal, opened_by: str) -> Error | None:
+    """Why this caller may neither decide nor hand out links: whoever asks must not answer."""
+    if who.unchecked:
+        return None
+    if not who.may("approve"):
+        return Forbidden("this needs the role approve")
+    if who.may("work"):
+        return Forbidden("a credential that works cannot approve")
+    return Forbidden("whoever opened a gate cannot decide it") if who.actor == opened_by else None
+
+
+def refuse_link(approval: Approval, now: int) -> Error | None:
+    """Why this gate can have no link token."""
+    if approval.required > 1:
+        return Invalid("a gate with several votes is decided by principals, it has no link")
+    if approval.decision is not None:
+        return AlreadyDecided(approval.id, approval.status)
+    if approval.status is GateStatus.VOID:
+        return GateVoid(approval.id)
+    if approval.status is GateStatus.EXPIRED or approval.expires_at <= now:
+        return GateExpired(approval.id)
+    return None
+
+
+def judge(ballot: Ballot, approval: Approval, job: Standing, now: int) -> Ruling | Error:
+    """What a ballot does to a gate and its job, both read under the lock of the job."""
+    if (fault := _fault(ballot, approval)) is not None:
+        return fault
+    mine = next((vote for vote in approval.votes if vote.voter == ballot.actor), None)
+    if approval.status is not GateStatus.OPEN:
+        return _judge_closed(ballot, approval, mine)
+    if mine is not None:
+        return Ruling(approval) if mine.decision is ballot.decision else AlreadyDecided(approval.id, "you have voted")
+    if job.gate_id != approval.id:
+        return GateVoid(approval.id)
+    for overdue, status, refusal in (
+        (pass_deadline, GateStatus.VOID, GateVoid(approval.id)),
+        (expire_gate, GateStatus.EXPIRED, GateExpired(approval.id)),
+    ):
+        if isinstance(change := overdue(job, now), Change):
+            return Ruling(approval._replace(status=status, closed_at=now), change=change, refusal=refusal)
+    vote = Vote(ballot.actor, ballot.decision, ballot.comment, now)
+    return _counted(ballot, approval._replace(votes=(*approval.votes, vote)), vote, job, now)
+
+
+def _fault(ballot: Ballot, approval: Approval) -> Error | None:
+    """What is wrong with a ballot whatever the gate has become."""
+    if ballot.token_sha256 is not None and not compare_digest(ballot.token_sha256, approval.token_sha256 or b""):
+        return NotFound("with this token", what="approval")
+    if ballot.actor == approval.opened_by:
+        return Forbidden("whoever opened a gate cannot decide it")
+    if ballot.digest is not None and not compare_digest(ballot.digest.lower().encode(), approval.digest.encode()):
+        return DigestMismatch(approval.id)
+    if ballot.data is not None and (approval.required > 1 or ballot.decision is Decision.DENY):
+        return Invalid("data goes with an approval by one person alone; use the comment", pointer="/data")
+    return None
+
+
+def _judge_closed(ballot: Ballot, approval: Approval, mine: Vote | None) -> Ruling | Error:
+    if approval.status is GateStatus.EXPIRED:
+        return GateExpired(approval.id)
+    if approval.status is GateStatus.VOID:
+        return GateVoid(approval.id)
+    same = mine is not None and mine.decision is ballot.decision and ballot.data == approval.data
+    return Ruling(approval) if same else AlreadyDecided(approval.id, approval.status)
+
+
+def _counted(ballot: Ballot, approval: Approval, vote: Vote, job: Standing, now: int) -> Ruling:
+    """One denial decides; approvals decide when there are enough."""
+    in_favour = sum(v.decision is Decision.APPROVE for v in approval.votes)
+    if vote.decision is Decision.APPROVE and in_favour < approval.required:
+        return Ruling(approval, vote)
+    status = GateStatus.APPROVED if vote.decision is Decision.APPROVE else GateStatus.DENIED
+    closed = approval._replace(
+        status=status, closed_by=ballot.actor, closed_at=now, comment=ballot.comment, data=ballot.data
+    )
+    facts = {"gate_id": approval.id, "decision": str(ballot.decision)}
+    if status is GateStatus.DENIED and approval.on_deny is OnDeny.FAIL:
+        error = error_text(f"denied by {ballot.actor}", "approval_denied")
+        change = move(job, Status.FAILED, Verb.DECIDE, ballot.actor, ballot.comment, error=error, facts=facts)
+    else:
+        change = move(
+            job, Status.QUEUED, Verb.DECIDE, ballot.actor, ballot.comment, run_at=now, facts=facts | {"run_at": now}
+        )
+    return Ruling(closed, vote, change)

@@ -1,0 +1,48 @@
+"""Changing a job that waits for a worker."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from interlock.domain.change import Change, Edited, Standing, Unchanged, move
+from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Verb
+from interlock.errors import AlreadyFinished, Error, Invalid, NotEditable, PreconditionFailed
+
+
+class Edit(NamedTuple):
+    """Somebody changes a waiting job; None leaves a field as it is."""
+
+    id: str
+    actor: str
+    priority: int | None = None
+    run_at: int | None = None
+    deadline: int | None = None
+    drop_deadline: bool = False
+    max_attempts: int | None = None
+    tags: tuple[str, ...] | None = None
+    expected_version: int | None = None
+    verb: Verb = Verb.EDIT
+
+
+def edit(order: Edit, job: Standing, now: int) -> Change | Unchanged | Error:
+    """The job with what was asked for, or why not; what is so already leaves no trace."""
+    if order.expected_version is not None and order.expected_version != job.version:
+        return PreconditionFailed(job.id, order.expected_version, job.version)
+    if job.status in TERMINAL:
+        return AlreadyFinished(job.id, f"it has ended as {job.status}")
+    if job.status not in CLAIMABLE:
+        return NotEditable(job.id, job.status)
+    if order.max_attempts is not None and order.max_attempts < job.attempt:
+        return Invalid(f"max_attempts cannot be below the attempt, {job.attempt}", pointer="/max_attempts")
+    if order.deadline is not None and order.deadline <= now:
+        return Invalid("the deadline has passed already", pointer="/deadline")
+    current = Edited(job.priority, job.run_at, job.deadline, job.max_attempts, job.tags)
+    wanted = {name: value for name in Edited._fields if (value := getattr(order, name)) is not None}
+    if order.drop_deadline:
+        wanted["deadline"] = None
+    edited = current._replace(**wanted)
+    if edited == current:
+        return Unchanged()
+    facts = {name: value for name, value in edited._asdict().items() if value != getattr(current, name)}
+    change = move(job, job.status, order.verb, order.actor, facts=facts)
+    return change._replace(edited=edited, run_at=None if edited.run_at == job.run_at else edited.run_at)

@@ -1,0 +1,178 @@
+"""An outside issuer of credentials: what of its tokens counts, and what it means here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from interlock.domain.principal import ROLES
+from interlock.domain.text import is_visible_name
+from interlock.errors import Invalid
+
+# What signs with a private key, and the type of key that does; a shared secret would let this server sign too.
+ALGORITHMS: Final[Mapping[str, str]] = {
+    **{f"{family}{size}": "RSA" for family in ("RS", "PS") for size in (256, 384, 512)},
+    **{f"ES{size}": "EC" for size in (256, 384, 512)},
+    "Ed25519": "OKP",
+}
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+LONGEST_LIFE_SECONDS: Final = 86_400
+
+Path = tuple[str, ...]
+
+
+class Claims(NamedTuple):
+    """Where in a token each thing stands: the names to follow from its outermost object on."""
+
+    tenant: Path = ("tenant",)
+    roles: Path = ("roles",)
+    worker_id: Path = ("worker_id",)
+    types: Path = ("types",)
+    repositories: Path = ("repositories",)
+    capabilities: Path = ("capabilities",)
+
+
+class Issuer(NamedTuple):
+    """One issuer that is trusted, for exactly what is said here."""
+
+    issuer: str
+    audience: frozenset[str]
+    algorithms: frozenset[str]
+    jwks_uri: str | None = None
+    jwks: Mapping[str, Any] | None = None
+    typ: frozenset[str] = frozenset({"at+jwt"})
+    claims: Claims = Claims()
+    roles: Mapping[str, str] | None = None
+    tenants: frozenset[str] | None = None
+    name: str | None = None
+    longest_life_seconds: int = 3600
+
+    def actor(self, subject: str) -> str:
+        """How history names a caller of this issuer."""
+        return subject if self.name is None else f"{self.name}/{subject}"
+
+    def roles_of(self, words: Sequence[str]) -> frozenset[str]:
+        """What the issuer's words mean here; a word without a meaning gives nothing."""
+        if self.roles is None:
+            return ROLES.intersection(words)
+        return frozenset(self.roles[word] for word in words if word in self.roles)
+
+
+def issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
+    """Issuers as the settings name them, or Invalid with the place of what is wrong."""
+    found = []
+    for i, table in enumerate(tables):
+        try:
+            found.append(_issuer(table))
+        except Invalid as error:
+            error.pointer = f"/issuers/{i}{error.pointer}"
+            raise
+    if len({one.issuer for one in found}) < len(found):
+        raise Invalid("an issuer is named twice", pointer="/issuers")
+    if len(found) > 1 and len({one.name for one in found} - {None}) < len(found):
+        # The same subject of two issuers is two people, and history must tell them apart.
+        raise Invalid("with several issuers each needs a name of its own", pointer="/issuers")
+    return tuple(found)
+
+
+def _issuer(table: Mapping[str, Any]) -> Issuer:
+    if unknown := sorted(table.keys() - set(Issuer._fields)):
+        raise Invalid(f"an issuer has no setting {unknown[0]!r}", pointer=f"/{unknown[0]}")
+    values: dict[str, Any] = {
+        "issuer": _text(table.get("issuer"), "issuer"),
+        "audience": _texts(table.get("audience"), "audience"),
+        "algorithms": _algorithms(table.get("algorithms")),
+        "claims": _claims(table.get("claims", {})),
+        "roles": _roles(table.get("roles")),
+        **_keys(table),
+    }
+    if "typ" in table:
+        values["typ"] = frozenset(word.lower() for word in _texts(table["typ"], "typ", empty=True))
+    if "tenants" in table:
+        values["tenants"] = _texts(table["tenants"], "tenants")
+    if "name" in table:
+        values["name"] = _name(table["name"])
+    if "longest_life_seconds" in table:
+        values["longest_life_seconds"] = _life(table["longest_life_seconds"])
+    return Issuer(**values)
+
+
+def _algorithms(value: object) -> frozenset[str]:
+    given = _texts(value, "algorithms")
+    if unknown := sorted(given - ALGORITHMS.keys()):
+        raise Invalid(
+            f"{unknown[0]!r} is no algorithm that is trusted; there are {', '.join(ALGORITHMS)}", pointer="/algorithms"
+        )
+    return given
+
+
+def _keys(table: Mapping[str, Any]) -> dict[str, Any]:
+    uri, jwks = table.get("jwks_uri"), table.get("jwks")
+    if (uri is None) == (jwks is None):
+        raise Invalid("an issuer needs either jwks_uri or jwks", pointer="/jwks_uri")
+    if uri is None:
+        if not isinstance(jwks, Mapping) or not isinstance(jwks.get("keys"), list):
+            raise Invalid("jwks must be a key set: a table with a list of keys", pointer="/jwks")
+        return {"jwks": jwks}
+    address = urlsplit(_text(uri, "jwks_uri"))
+    if not (address.scheme == "https" or (address.scheme == "http" and address.hostname in LOOPBACK)):
+        raise Invalid("jwks_uri must be an https address", pointer="/jwks_uri")
+    if not address.hostname or address.username is not None:
+        raise Invalid("jwks_uri must name a host and no user", pointer="/jwks_uri")
+    return {"jwks_uri": uri}
+
+
+def _claims(value: object) -> Claims:
+    if not isinstance(value, Mapping):
+        raise Invalid("claims must be a table", pointer="/claims")
+    if unknown := sorted(value.keys() - set(Claims._fields)):
+        raise Invalid(f"there is no claim for {unknown[0]!r}", pointer=f"/claims/{unknown[0]}")
+    paths = {}
+    for name, path in value.items():
+        steps = [path] if isinstance(path, str) else path
+        if not isinstance(steps, list) or not steps or not all(isinstance(step, str) and step for step in steps):
+            raise Invalid(
+                f"claims.{name} must be the name of a claim, or a list of names that lead to it",
+                pointer=f"/claims/{name}",
+            )
+        paths[name] = tuple(steps)
+    return Claims(**paths)
+
+
+def _roles(value: object) -> Mapping[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise Invalid("roles must be a table from the issuer's words to roles", pointer="/roles")
+    for word, role in value.items():
+        if role not in ROLES:
+            raise Invalid(f"{role!r} is not a role; there are {', '.join(sorted(ROLES))}", pointer=f"/roles/{word}")
+    return dict(value)
+
+
+def _name(value: object) -> str:
+    name = _text(value, "name")
+    if not is_visible_name(name) or "/" in name:
+        raise Invalid("name must be 1 to 200 visible characters without a slash", pointer="/name")
+    return name
+
+
+def _life(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LONGEST_LIFE_SECONDS:
+        raise Invalid(f"longest_life_seconds must be from 1 to {LONGEST_LIFE_SECONDS}", pointer="/longest_life_seconds")
+    return value
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise Invalid(f"an issuer needs {what}: a text that is not empty", pointer=f"/{what}")
+    return value
+
+
+def _texts(value: object, what: str, *, empty: bool = False) -> frozenset[str]:
+    """One text or a list of them; where empty is allowed, an empty text stands for an absent one."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list) or not given or not all(isinstance(one, str) and (one or empty) for one in given):
+        raise Invalid(f"an issuer needs {what}: a text, or a list of texts", pointer=f"/{what}")
+    return frozenset(given)

@@ -1,0 +1,184 @@
+"""Bearer tokens: the shape of their text, what may stand in one, and whom it lets in."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import string
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from interlock.domain import policy, principal
+from interlock.domain.policy import ANY, Policy
+from interlock.domain.principal import ROLES, Principal
+from interlock.domain.text import is_visible_name
+from interlock.errors import Invalid
+
+PREFIX: Final = "ilk_"
+SECRET_BYTES: Final = 32
+MOST_NAMES: Final = 1000
+LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400
+WORKER_ROLES: Final = frozenset({"work", "produce", "read"})
+
+_DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_SECRET_DIGITS: Final = 43  # 62 ** 43 > 2 ** 256
+_CHECK_DIGITS: Final = 6  # 62 ** 6 > 2 ** 32
+_LENGTH: Final = len(PREFIX) + _SECRET_DIGITS + _CHECK_DIGITS
+
+
+class NewToken(NamedTuple):
+    """A token about to be kept: everything but its text, of which only the hash is known here."""
+
+    id: str
+    hash: bytes
+    roles: tuple[str, ...]
+    created_by: str
+    description: str | None = None
+    worker_id: str | None = None
+    types: tuple[str, ...] | None = None
+    repositories: tuple[str, ...] | None = None
+    capabilities: tuple[str, ...] = ()
+    expires_in_seconds: float | None = None
+    key: str | None = None
+
+
+class Token(NamedTuple):
+    """A token as it is kept and shown, which is without its text; None for types or repositories means any."""
+
+    tenant: str
+    id: str
+    description: str | None
+    roles: tuple[str, ...]
+    worker_id: str | None
+    types: tuple[str, ...] | None
+    repositories: tuple[str, ...] | None
+    capabilities: tuple[str, ...]
+    key: str | None
+    created_at: int
+    created_by: str
+    expires_at: int | None
+    last_used_at: int | None
+    revoked_at: int | None
+    revoked_by: str | None
+
+    def lives(self, now: int) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def principal(self) -> Principal:
+        """The caller this token lets in; one that may work and names no worker works under the token's own id."""
+        actor = principal.token(self.id) if self.worker_id is None else principal.worker(self.worker_id)
+        worker = self.worker_id or (self.id if "work" in self.roles else None)
+        allowed = Policy(_set(self.types), _set(self.repositories), frozenset(self.capabilities))
+        return Principal(self.tenant, actor, frozenset(self.roles), worker, allowed)
+
+
+class Sighting(NamedTuple):
+    """What a store knows of a token that somebody showed: the hash it is kept under, and the time there."""
+
+    token: Token
+    hash: bytes
+    now: int
+
+    def admits(self, shown: bytes) -> bool:
+        """Whether the text with this hash lets its bearer in now."""
+        return hmac.compare_digest(self.hash, shown) and self.token.lives(self.now)
+
+
+def spell(secret: bytes) -> str:
+    """The text of a token: a prefix to find it by, 256 bits, and a checksum that tells a slip from a guess."""
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a token is made of {SECRET_BYTES} random bytes")
+    body = PREFIX + _base62(int.from_bytes(secret), _SECRET_DIGITS)
+    return body + _checksum(body)
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text can be a token at all: nothing cut, added or mistyped, in the case it was made with."""
+    return (
+        len(text) == _LENGTH
+        and text.isascii()
+        and text.startswith(PREFIX)
+        and hmac.compare_digest(text[-_CHECK_DIGITS:], _checksum(text[:-_CHECK_DIGITS]))
+    )
+
+
+def fingerprint(text: str) -> bytes:
+    """SHA-256 of a token's text: all that is ever kept of it."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def roles(values: Iterable[str], *, worker_id: str | None) -> tuple[str, ...]:
+    """Roles that may stand together, in sorted order, or Invalid."""
+    given = policy.names(values, what="roles")
+    if not given:
+        raise Invalid("a token needs at least one role", pointer="/roles")
+    if unknown := sorted(set(given) - ROLES):
+        raise Invalid(f"{unknown[0]!r} is not a role; there are {', '.join(sorted(ROLES))}", pointer="/roles")
+    if {"work", "approve"} <= set(given):
+        raise Invalid("work and approve never go together: nobody approves what they ask for", pointer="/roles")
+    if worker_id is not None:
+        if excess := sorted(set(given) - WORKER_ROLES):
+            raise Invalid(f"a worker's token may also produce and read, but not {excess[0]}", pointer="/roles")
+        if "work" not in given:
+            raise Invalid("a worker's token needs the role work", pointer="/roles")
+    return given
+
+
+def worker_id(value: str | None) -> str | None:
+    """The name of a worker; without a slash, as one separates it from the instance in a claim."""
+    if value is None:
+        return None
+    name = value.strip()
+    if not is_visible_name(name) or "/" in name:
+        raise Invalid("worker_id must be 1 to 200 visible characters without a slash", pointer="/worker_id")
+    return name
+
+
+def types(values: Sequence[str] | None) -> tuple[str, ...] | None:
+    return _any_or_names(values, "types", str.strip)
+
+
+def repositories(values: Sequence[str] | None) -> tuple[str, ...] | None:
+    try:
+        return _any_or_names(values, "repositories", policy.repository)
+    except Invalid as error:
+        error.pointer = "/repositories"
+        raise
+
+
+def capabilities(values: Sequence[str] | None) -> tuple[str, ...]:
+    """What a worker can do; absent means nothing, and there is no way to say everything."""
+    if values is not None and ANY in values:
+        raise Invalid("capabilities are named one by one; there is no *", pointer="/capabilities")
+    return _bounded_names(values or (), "capabilities")
+
+
+def _any_or_names(values: Sequence[str] | None, what: str, spelling: Callable[[str], str]) -> tuple[str, ...] | None:
+    if values is None or list(values) == [ANY]:
+        return None
+    if ANY in values:
+        raise Invalid(f"{what} are either * or names, not both", pointer=f"/{what}")
+    return _bounded_names([spelling(value) for value in values], what)
+
+
+def _bounded_names(values: Sequence[str], what: str) -> tuple[str, ...]:
+    if len(values) > MOST_NAMES:
+        raise Invalid(f"{what} has {len(values)} entries; at most {MOST_NAMES} are taken", pointer=f"/{what}")
+    return policy.names(values, what=what)
+
+
+def _set(values: tuple[str, ...] | None) -> frozenset[str] | None:
+    return None if values is None else frozenset(values)
+
+
+def _checksum(body: str) -> str:
+    return _base62(zlib.crc32(body.encode()), _CHECK_DIGITS)
+
+
+def _base62(number: int, digits: int) -> str:
+    places = []
+    for _ in range(digits):
+        number, place = divmod(number, len(_DIGITS))
+        places.append(_DIGITS[place])
+    return "".join(reversed(places))

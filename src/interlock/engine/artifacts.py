@@ -1,0 +1,231 @@
+"""Files: what a worker adds to its job, what everybody may read, and the collecting of bytes that are nobody's."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+from interlock import wire
+from interlock.domain import artifact as rules
+from interlock.domain.artifact import Artifact, File, Holder, Link, NewArtifact, Opening
+from interlock.engine.answers import answered
+from interlock.engine.intake import Intake
+from interlock.errors import ArtifactLost, Error, Fatal, Invalid, NotFound, Unavailable
+from interlock.storage.contract import Objects, Store
+from interlock.wire import Limits
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAGE: Final = 200
+MOST_AT_ONCE: Final = 100
+COLLECT_AT_ONCE: Final = 500
+LARGEST_FENCE: Final = 2**63 - 1
+
+
+class Download(NamedTuple):
+    """An artifact and its bytes, from start up to end; close the stream if it is not read to its end."""
+
+    artifact: Artifact
+    start: int
+    end: int
+    chunks: AsyncGenerator[bytes, None]
+
+
+class _Incoming(NamedTuple):
+    name: str
+    content_type: str
+    intake: Intake
+    chunks: AsyncIterable[bytes]
+
+
+class Artifacts:
+    """Named files and links of jobs; a file is seen when all its bytes are safe, and not before."""
+
+    def __init__(self, store: Store, objects: Objects | None, limits: Limits) -> None:
+        self._store = store
+        self._objects = objects
+        self._limits = limits
+
+    async def put(
+        self,
+        tenant: str,
+        holder: Holder,
+        name: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        content_type: str | None = None,
+        size: int | None = None,
+        sha256: str | None = None,
+    ) -> Artifact:
+        """Stream a file in; the same name replaces what was there.
+
+        An announced size or hash (hex) must prove true. Of an upload that does not come to its end nothing is seen.
+        """
+        holder, name = _checked(holder), wire.name(name, "name")
+        kind = rules.content_type(content_type)
+        intake = Intake(self._limits.artifact, size=size, sha256=_hash(sha256))
+        return (await self._write(tenant, holder, [_Incoming(name, kind, intake, chunks)], []))[0]
+
+    async def attach(self, tenant: str, holder: Holder, things: Sequence[File | Link]) -> list[Artifact]:
+        """Add several small files and links at once: all of them, or none."""
+        holder = _checked(holder)
+        if len(things) > MOST_AT_ONCE:
+            raise Invalid(f"at most {MOST_AT_ONCE} artifacts are added at once", pointer="/artifacts")
+        if len({thing.name for thing in things}) < len(things):
+            raise Invalid("two artifacts have the same name", pointer="/artifacts")
+        files, links = [], []
+        for thing in things:
+            name = wire.name(thing.name, "name")
+            if isinstance(thing, Link):
+                links.append(Link(name, rules.link_url(thing.url)))
+            else:
+                intake = Intake(self._limits.artifact, size=len(thing.content))
+                kind = rules.content_type(thing.content_type)
+                files.append(_Incoming(name, kind, intake, _once(thing.content)))
+        made = {artifact.name: artifact for artifact in await self._write(tenant, holder, files, links)}
+        return [made[thing.name] for thing in things]
+
+    async def link(self, tenant: str, holder: Holder, name: str, url: str) -> Artifact:
+        """Keep the address of something elsewhere under a name; it is never fetched."""
+        return (await self.attach(tenant, holder, [Link(name, url)]))[0]
+
+    async def get(self, tenant: str, job_id: str, artifact_id: str) -> Artifact:
+        id = _artifact_id(artifact_id)
+        found = await self._store.artifact(tenant, wire.job_id(job_id), id)
+        if found is None:
+            raise NotFound(artifact_id, what="artifact")
+        return found
+
+    async def list(
+        self, tenant: str, job_id: str, *, before: tuple[int, str] | None = None, limit: int = 50
+    ) -> list[Artifact]:
+        """Newest first; go on with the time and id of the last one."""
+        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        id = wire.job_id(job_id)
+        found = await self._store.artifacts(tenant, id, before=before, limit=limit)
+        if not found and await self._store.get(tenant, [id]) == [None]:
+            raise NotFound(job_id)
+        return found
+
+    async def read(self, tenant: str, job_id: str, artifact_id: str, *, wanted: str | None = None) -> Download:
+        """The bytes of a file, or one range of them as a Range header asks for it.
+
+        A whole file is compared with its hash on the way: of a damaged one the last piece is not handed out.
+        """
+        found = await self.get(tenant, job_id, artifact_id)
+        if found.key is None or found.size is None:
+            raise Invalid(f"artifact {found.id} is a link; its url leads to the content", pointer="/id")
+        start, end = rules.span(wanted, found.size) or (0, found.size)
+        chunks = self._verified(found, start, end)
+        # The first piece is read now, so that a missing file is an error and not an answer that breaks off.
+        with contextlib.suppress(StopAsyncIteration):
+            chunks = _again(await anext(chunks), chunks)
+        return Download(found, start, end, chunks)
+
+    async def collect_orphans(self, limit: int = COLLECT_AT_ONCE) -> int:
+        """Delete bytes that are nobody's, once they are due; may be run by anybody, at any time, twice."""
+        if self._objects is None:
+            return 0
+        by_tenant: dict[str, list[str]] = defaultdict(list)
+        for tenant, key in await self._store.due_orphans(limit):
+            by_tenant[tenant].append(key)
+        return sum([await self._collect(self._objects, tenant, keys) for tenant, keys in by_tenant.items()])
+
+    async def _collect(self, objects: Objects, tenant: str, keys: Sequence[str]) -> int:
+        try:
+            condemned = await self._store.condemn_orphans(tenant, keys)
+            await objects.delete(condemned)
+            return await self._store.drop_orphans(tenant, condemned)
+        except Fatal:
+            raise
+        except Error as error:
+            log.warning("bytes of artifacts could not be collected, it will be tried again: %s", error)
+            return 0
+
+    async def _write(
+        self, tenant: str, holder: Holder, files: Sequence[_Incoming], links: Sequence[Link]
+    ) -> Sequence[Artifact]:
+        """Note the keys, write the bytes, and only then show everything, in one transaction."""
+        quota = self._limits.artifacts_of_tenant
+        new = [NewArtifact(*holder, wire.new_id(), link.name, url=link.url) for link in links]
+        keys = [secrets.token_hex(16) for _ in files]
+        try:
+            if files:
+                objects = self._place()
+                openings = [Opening(holder, key, file.intake.announced) for file, key in zip(files, keys, strict=True)]
+                for opened in await self._store.open_uploads(tenant, openings, quota=quota):
+                    answered(opened)
+                for (name, kind, intake, chunks), key in zip(files, keys, strict=True):
+                    await objects.put(key, intake.of(chunks))
+                    new.append(NewArtifact(*holder, wire.new_id(), name, intake.size, intake.digest, kind, key))
+            shown = await self._store.show_artifacts(tenant, new, quota=quota, whole=True)
+            return [answered(artifact) for artifact in shown]
+        except BaseException:
+            # Harmless where the artifact is shown after all: its key is then no longer among the orphans.
+            with contextlib.suppress(Error):
+                await self._store.abandon_objects(tenant, keys)
+            raise
+
+    async def _verified(self, artifact: Artifact, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """The pieces of a file, each handed out only when the next is there or the whole has proved right."""
+        assert artifact.key is not None
+        whole = (start, end) == (0, artifact.size)
+        sum_of_all = hashlib.sha256()
+        held = b""
+        try:
+            async with aclosing(self._place().get(artifact.key, start, end)) as pieces:
+                async for piece in pieces:
+                    if held:
+                        yield held
+                    held = piece
+                    sum_of_all.update(piece)
+        except FileNotFoundError:
+            raise ArtifactLost(artifact.id, "its bytes are not there") from None
+        if whole and sum_of_all.digest() != artifact.sha256:
+            raise ArtifactLost(artifact.id, "its bytes are not those that were stored")
+        if held:
+            yield held
+
+    def _place(self) -> Objects:
+        if self._objects is None:
+            raise Unavailable("no place for artifacts is set up; name a directory or a bucket in the setting artifacts")
+        return self._objects
+
+
+def _checked(holder: Holder) -> Holder:
+    fence = wire.whole(holder.fence, "fence", 0, LARGEST_FENCE)
+    return Holder(wire.job_id(holder.job_id), fence, wire.name(holder.worker, "worker"))
+
+
+def _artifact_id(value: str) -> str:
+    try:
+        return wire.job_id(value)
+    except NotFound:
+        raise NotFound(value, what="artifact") from None
+
+
+def _hash(value: str | None) -> bytes | None:
+    try:
+        digest = None if value is None else bytes.fromhex(value)
+    except ValueError:
+        digest = b""
+    if digest is not None and len(digest) != 32:
+        raise Invalid("sha256 must be 64 hexadecimal digits", pointer="/sha256")
+    return digest
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+async def _again(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(rest):
+        yield first
+        async for piece in rest:
+            yield piece

@@ -1,0 +1,210 @@
+"""Credentials of outside issuers: a signed token is checked in full, then its claims say who calls."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeGuard
+
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jws import JWSRegistry
+
+from interlock.domain import principal, text, token
+from interlock.domain.issuer import Issuer, Path
+from interlock.domain.policy import Policy
+from interlock.domain.principal import Principal
+from interlock.domain.text import is_visible_name
+from interlock.engine.keys import Fetch, KeyRing
+from interlock.errors import Error, Invalid, Unauthenticated
+
+log = logging.getLogger(__name__)
+
+LARGEST_TOKEN: Final = 8 * 1024
+LONGEST_KID: Final = 200
+LONGEST_SUBJECT: Final = 255
+LEEWAY_SECONDS: Final = 60
+
+_COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")  # signed: three parts, all there
+_USED: Final = frozenset({"alg", "kid", "typ"})
+_IGNORED: Final = frozenset(
+    {"jku", "x5u", "jwk", "x5c", "x5t", "x5t#S256"}
+)  # where keys come from is not for a token to say
+
+
+class _Refused(Exception):
+    """Why a token does not count: for the log, never for whoever sent it."""
+
+
+class Issuers:
+    """The issuers that are trusted, and nobody else."""
+
+    def __init__(
+        self,
+        issuers: Sequence[Issuer],
+        *,
+        fetch: Fetch,
+        now: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
+        self._trusted = {one.issuer: (one, KeyRing(one, fetch, ticks), _registry(one)) for one in issuers}
+
+    async def authenticate(self, credential: str) -> Principal:
+        """The caller behind a token, or Unauthenticated whatever is wrong with it."""
+        try:
+            return await self._caller(credential)
+        except _Refused as refused:
+            log.info("a token was refused: %s", refused)
+        except Error as error:
+            log.info("a token was refused: %s in its text", error.code)
+        raise Unauthenticated
+
+    async def close(self) -> None:
+        for _, keys, _ in self._trusted.values():
+            await keys.close()
+
+    async def _caller(self, credential: str) -> Principal:
+        if len(credential) > LARGEST_TOKEN:
+            raise _Refused("it is too large")
+        parts = _COMPACT.fullmatch(credential)
+        if parts is None:
+            raise _Refused("it is not three parts of a signed token")
+        header, claims = _object(parts[1]), _object(parts[2])
+        issuer, keys, registry = self._trusted.get(_str(claims.get("iss")), (None, None, None))
+        if issuer is None or keys is None or registry is None:
+            raise _Refused("its issuer is not trusted")
+        algorithm, kid = _checked_header(header, issuer)
+        key = await keys.find(kid, algorithm)
+        if key is None:
+            raise _Refused(f"issuer {issuer.issuer} has no such key for its algorithm")
+        try:
+            jws.deserialize_compact(credential, key, registry=registry)
+        except (JoseError, ValueError, TypeError):
+            raise _Refused(f"it was not signed by issuer {issuer.issuer}") from None
+        _check_claims(claims, issuer, self._now())
+        try:
+            return _principal(claims, issuer)
+        except Invalid as error:
+            raise _Refused(f"issuer {issuer.issuer} grants what nobody can have: {error}") from None
+
+
+def _registry(issuer: Issuer) -> JWSRegistry:
+    """What may be in the headers was checked before; only the size of the whole counts."""
+    registry = JWSRegistry(algorithms=sorted(issuer.algorithms), strict_check_header=False)
+    registry.max_header_length = registry.max_signature_length = LARGEST_TOKEN
+    return registry
+
+
+def _object(part: str) -> dict[str, Any]:
+    try:
+        decoded = base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raise _Refused("it is not base64") from None
+    value = json.loads(text.check(decoded, what="token", limit=LARGEST_TOKEN))
+    if not isinstance(value, dict):
+        raise _Refused("its parts are not objects")
+    return value
+
+
+def _checked_header(header: Mapping[str, Any], issuer: Issuer) -> tuple[str, str]:
+    """The algorithm and the id of the key, if nothing in the header asks for what is not done here."""
+    if not header.keys() <= _USED | _IGNORED:
+        raise _Refused("its header has a parameter that is not understood")
+    algorithm, kid = _str(header.get("alg")), _str(header.get("kid"))
+    if algorithm not in issuer.algorithms:
+        raise _Refused(f"its algorithm is not one of issuer {issuer.issuer}")
+    if not 1 <= len(kid) <= LONGEST_KID:
+        raise _Refused("it names no key")
+    if _str(header.get("typ", "")).lower().removeprefix("application/") not in issuer.typ:
+        raise _Refused(f"its typ is not one of issuer {issuer.issuer}")
+    return algorithm, kid
+
+
+def _check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> None:
+    audience = claims.get("aud")
+    if issuer.audience.isdisjoint(audience if _is_list(audience) else [_str(audience)]):
+        raise _Refused("it is meant for somebody else")
+    expires, not_before, issued = (_moment(claims, name) for name in ("exp", "nbf", "iat"))
+    if expires is None or expires + LEEWAY_SECONDS <= now:
+        raise _Refused("it has expired, or never would")
+    if not_before is not None and not_before - LEEWAY_SECONDS > now:
+        raise _Refused("it does not count yet")
+    if issued is not None and issued - LEEWAY_SECONDS > now:
+        raise _Refused("it comes from the future")
+    if expires - (now if issued is None else issued) > issuer.longest_life_seconds:
+        raise _Refused("it lives too long")
+
+
+def _moment(claims: Mapping[str, Any], name: str) -> int | None:
+    """A time in whole seconds since 1970; a claim that is there but is no such time is refused."""
+    if name not in claims:
+        return None
+    value = claims[name]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _Refused(f"its {name} is no time")
+    return value
+
+
+def _principal(claims: Mapping[str, Any], issuer: Issuer) -> Principal:
+    tenant, subject = _str(_at(claims, issuer.claims.tenant)), _str(claims.get("sub"))
+    if not is_visible_name(tenant) or (issuer.tenants is not None and tenant not in issuer.tenants):
+        raise _Refused("it names no tenant of this issuer")
+    if not is_visible_name(subject, limit=LONGEST_SUBJECT):
+        raise _Refused("it names no subject")
+    actor = principal.user(issuer.actor(subject))
+    roles = issuer.roles_of(_words(_at(claims, issuer.claims.roles)))
+    if not roles:
+        return Principal(tenant, actor, roles, None, Policy())
+    if "work" not in roles:
+        return Principal(tenant, actor, frozenset(token.roles(roles, worker_id=None)), None, Policy())
+    named = _at(claims, issuer.claims.worker_id)
+    worker = token.worker_id(subject if named is None else _str(named))
+    assert worker is not None
+    types = token.types(_names(claims, issuer.claims.types))
+    repositories = token.repositories(_names(claims, issuer.claims.repositories))
+    allowed = Policy(
+        None if types is None else frozenset(types),
+        None if repositories is None else frozenset(repositories),
+        frozenset(token.capabilities(_names(claims, issuer.claims.capabilities))),
+    )
+    may = frozenset(token.roles(roles, worker_id=worker))
+    return Principal(tenant, principal.worker(worker), may, worker, allowed)
+
+
+def _at(claims: Mapping[str, Any], path: Path) -> Any:
+    value: Any = claims
+    for step in path:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _words(value: Any) -> list[str]:
+    """A list of words, or one text of them as in `scope`; none if there is nothing."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return value.split()
+    if _is_list(value):
+        return list(value)
+    raise _Refused("its roles are no words")
+
+
+def _names(claims: Mapping[str, Any], path: Path) -> list[str] | None:
+    value = _at(claims, path)
+    if value is None or _is_list(value):
+        return value
+    raise _Refused(f"its {path[-1]} are no list of names")
+
+
+def _str(value: Any) -> str:
+    """The value if it is a text, else the empty one, which is never good for anything."""
+    return value if isinstance(value, str) else ""
+
+
+def _is_list(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)

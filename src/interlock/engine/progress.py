@@ -1,0 +1,200 @@
+"""What workers leave behind while a job runs, and everybody who wants to see it: steps and events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+from uuid import UUID
+
+from interlock import wire
+from interlock.domain import text
+from interlock.domain.job import Refused
+from interlock.domain.progress import LARGEST_NUMBER, Event, EventRow, Fed, Level, Place, Report, Step, StepRow
+from interlock.engine.answers import answered, each
+from interlock.errors import Invalid, NotFound, TooLarge
+from interlock.storage.contract import Store
+from interlock.wire import Limits
+
+LONGEST_PAGE: Final = 200
+LARGEST_OCCURRENCE: Final = 2**31 - 1
+POLL_SECONDS: Final = 0.5
+GATHER_SECONDS: Final = 0.02
+QUIET_SECONDS: Final = 15.0
+T = TypeVar("T")
+
+
+class Progress:
+    """Steps and events: written under the fence of a grant, read by anybody of the tenant."""
+
+    def __init__(self, store: Store, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+
+    async def save_step(self, tenant: str, step: Step) -> StepRow:
+        """Keep the result of a step; of one name and occurrence the first stays, and is the answer."""
+        (answer,) = await self.save_steps(tenant, [step])
+        return answered(answer)
+
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+        """Many steps at once, each with its own answer."""
+        wire.check_batch(steps, self._limits)
+        return await each(steps, self._mended_step, lambda good: self._store.save_steps(tenant, good))
+
+    async def steps(self, tenant: str, job_id: str, *, after: int = 0, limit: int = LONGEST_PAGE) -> list[StepRow]:
+        """The steps of a job after a number, oldest first."""
+        id = _page_of(job_id, after, limit)
+        (found,) = await self._store.steps(tenant, [id], after=after, limit=limit)
+        return found or await self._nothing(tenant, id)
+
+    async def steps_of(self, tenant: str, job_ids: Sequence[str]) -> list[list[StepRow]]:
+        """All steps of jobs just claimed: their workers have to know what not to do again."""
+        found = await self._store.steps(tenant, job_ids, limit=LONGEST_PAGE)
+        for id, steps in zip(job_ids, found, strict=True):
+            more = steps
+            while len(more) == LONGEST_PAGE:
+                (more,) = await self._store.steps(tenant, [id], after=steps[-1].seq, limit=LONGEST_PAGE)
+                steps += more
+        return found
+
+    async def add_events(self, tenant: str, report: Report) -> tuple[int, ...]:
+        """Tell of progress; the numbers the events have got, those told before the ones they had."""
+        (answer,) = await self.reports(tenant, [report])
+        return answered(answer)
+
+    async def reports(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        """Events of many jobs at once, each report with its own answer."""
+        wire.check_batch(reports, self._limits)
+        return await each(reports, self._mended_report, lambda good: self._store.add_events(tenant, good))
+
+    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int = LONGEST_PAGE) -> list[EventRow]:
+        """The events of a job after a number, oldest first."""
+        id = _page_of(job_id, after, limit)
+        return await self._store.events(tenant, id, after=after, limit=limit) or await self._nothing(tenant, id)
+
+    async def feed(self, tenant: str, after: Place, *, limit: int = LONGEST_PAGE) -> list[Fed]:
+        """The events of all jobs after a place: those of one job in their order, none left out."""
+        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        return await self._store.feed(tenant, after, limit=limit)
+
+    async def feed_end(self, tenant: str) -> Place:
+        """The place before whatever is told from now on."""
+        return await self._store.feed_end(tenant)
+
+    async def tail(self, tenant: str, job_id: str, *, after: int = 0) -> AsyncIterator[list[EventRow]]:
+        """Pages of a job's events as they are told, until it has ended; an empty one when it has long been quiet."""
+        id = _page_of(job_id, after, LONGEST_PAGE)
+        seen = after
+
+        async def look() -> list[EventRow] | None:
+            nonlocal seen
+            ended = await self._store.has_ended(tenant, id)  # before the events: none can be told after it
+            if ended is None:
+                raise NotFound(id)
+            page = await self._store.events(tenant, id, after=seen, limit=LONGEST_PAGE)
+            if page:
+                seen = page[-1].seq
+            return None if ended and not page else page
+
+        async for page in self._as_told(look):
+            yield page
+
+    async def follow(self, tenant: str, after: Place) -> AsyncIterator[list[Fed]]:
+        """Pages of the feed as it grows, without end; an empty one when it has long been quiet."""
+        seen = after
+
+        async def look() -> list[Fed] | None:
+            nonlocal seen
+            page = await self._store.feed(tenant, seen, limit=LONGEST_PAGE)
+            if page:
+                seen = page[-1].place
+            return page
+
+        async for page in self._as_told(look):
+            yield page
+
+    async def _as_told(self, look: Callable[[], Awaitable[list[T] | None]]) -> AsyncIterator[list[T]]:
+        """Look whenever something was told here, and every now and then for what was told elsewhere; None ends it."""
+        clock = asyncio.get_running_loop().time
+        heard = clock()
+        while True:
+            told = self._store.watch_events()
+            page = await look()
+            if page is None:
+                return
+            if page or clock() - heard >= QUIET_SECONDS:
+                yield page
+                heard = clock()
+            if not page:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await told.wait()
+                        await asyncio.sleep(GATHER_SECONDS)  # where much is told, fewer and fuller pages
+
+    async def _nothing(self, tenant: str, job_id: str) -> list[T]:
+        """An empty page, if there is such a job at all."""
+        if await self._store.has_ended(tenant, job_id) is None:
+            raise NotFound(job_id)
+        return []
+
+    def _mended_step(self, step: Step) -> Step:
+        """The step with its result mended: it is refused for its size or its numbers, never for odd characters."""
+        wire.whole(step.fence, "fence", 0, LARGEST_NUMBER)
+        wire.whole(step.occurrence, "occurrence", 0, LARGEST_OCCURRENCE)
+        result, mended = text.mend(step.result, what="result", limit=self._limits.step)
+        return step._replace(
+            id=wire.job_id(step.id),
+            worker=wire.name(step.worker, "worker"),
+            name=wire.name(step.name, "name"),
+            result=result,
+            function=wire.remark(step.function, "function"),
+            sanitized=step.sanitized or mended,
+        )
+
+    def _mended_report(self, report: Report) -> Report:
+        wire.whole(report.fence, "fence", 0, LARGEST_NUMBER)
+        if not report.events:
+            raise Invalid("there are no events to add", pointer="/events")
+        id, worker = wire.job_id(report.id), wire.name(report.worker, "worker")
+        return report._replace(id=id, worker=worker, events=mended_events(report.events, self._limits))
+
+
+def mended_events(events: Sequence[Event], limits: Limits) -> tuple[Event, ...]:
+    """Events fit to be kept, as many as a batch may have."""
+    wire.whole(len(events), "events", 0, limits.batch)
+    return tuple(_mended_event(event, f"/events/{i}", limits.event) for i, event in enumerate(events))
+
+
+def _mended_event(event: Event, pointer: str, limit: int) -> Event:
+    """The event with its text mended and its message cut to the room that the payload leaves, so that none is lost.
+
+    A message of up to an eighth of the limit is never cut: a payload that leaves too little room for it is too large.
+    """
+    try:
+        id, level = str(UUID(event.id)), Level(event.level)
+    except (ValueError, TypeError, AttributeError):
+        raise Invalid("an event needs a UUID as its id, and a level: info, warn or error", pointer=pointer) from None
+    payload, mended = event.payload, event.sanitized
+    room = limit
+    if payload is not None:
+        payload, replaced = text.mend(payload, what="event", limit=limit)
+        mended = mended or replaced
+        room -= len(payload.encode())
+    message, replaced = text.mend_text(event.message)
+    mended = mended or replaced or "\x00" in message
+    raw = message.replace("\x00", "\ufffd").encode()
+    if len(raw) > room:
+        if room < (least := min(len(raw), limit // 8)):
+            raise TooLarge("event", limit - room + least, limit)
+        raw = raw[: room - len(_CUT)] + _CUT
+    return Event(id, level, raw.decode(errors="ignore"), payload, mended)
+
+
+_CUT: Final = "…".encode()
+
+
+def _page_of(job_id: str, after: int, limit: int) -> str:
+    wire.whole(after, "after", 0, LARGEST_NUMBER)
+    wire.whole(limit, "limit", 1, LONGEST_PAGE)
+    return wire.job_id(job_id)

@@ -1,0 +1,190 @@
+"""Who may: bearer tokens, and the caller behind any credential."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from interlock import wire
+from interlock.domain import token as shape
+from interlock.domain.principal import Principal
+from interlock.domain.retry import SECOND
+from interlock.domain.token import NewToken, Sighting, Token
+from interlock.engine.answers import answered
+from interlock.engine.recent import Recent
+from interlock.errors import Error, NotFound, Unauthenticated
+from interlock.storage.contract import Store
+from interlock.wire import TokenRequest
+
+if TYPE_CHECKING:  # it loads a cryptography library, which only those who use it should wait for
+    from interlock.engine.jwt import Issuers
+
+log = logging.getLogger(__name__)
+
+# A revoked token is refused everywhere within a second: this long an answer may be old, the rest is for the way.
+FRESH_SECONDS: Final = 0.75
+MOST_REMEMBERED: Final = 10_000
+MOST_REFUSALS_REMEMBERED: Final = 1_000
+NOTE_USE_EVERY_SECONDS: Final = 60.0
+LONGEST_PAGE: Final = 200
+
+
+class Minted(NamedTuple):
+    """A new token, and its text: the only time it is shown."""
+
+    token: Token
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Minted({self.token.id})"
+
+
+class Trust(NamedTuple):
+    """Whose credentials count: tokens made here, and those of outside issuers."""
+
+    own: bool = True
+    issuers: Issuers | None = None
+
+
+OWN: Final = Trust()
+
+
+class _Known(NamedTuple):
+    token_id: str
+    principal: Principal
+
+
+class _Asking(NamedTuple):
+    answer: asyncio.Task[Principal | None]
+    until: float
+
+
+class Tokens:
+    """Tokens are made, listed and revoked by admins; every caller is known by theirs."""
+
+    def __init__(self, store: Store, trust: Trust = OWN, *, ticks: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._trust = trust
+        self._ticks = ticks
+        self._known: Recent[bytes, _Known] = Recent(MOST_REMEMBERED)
+        self._unknown: Recent[bytes, bool] = Recent(MOST_REFUSALS_REMEMBERED)
+        self._asking: dict[bytes, _Asking] = {}
+        self._noting: dict[str, asyncio.Task[None]] = {}
+
+    async def create(self, who: Principal, request: TokenRequest) -> Minted:
+        """Make a token for the caller's tenant; its text is in this answer and nowhere else."""
+        who.need("admin")
+        text = shape.spell(secrets.token_bytes(shape.SECRET_BYTES))
+        (answer,) = await self._store.create_tokens(who.tenant, [_new(request, text, who.actor)])
+        return Minted(answered(answer), text)
+
+    async def list(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Token]:
+        """Newest first, from the one after `before` on, with those that have ended."""
+        who.need("admin")
+        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        after = None if before is None else wire.job_id(before, "before")
+        return await self._store.tokens(who.tenant, before=after, limit=limit)
+
+    async def revoke(self, who: Principal, token_id: str) -> Token:
+        """End a token for good, everywhere within a second; again, it answers the same."""
+        who.need("admin")
+        try:
+            id = wire.job_id(token_id)
+        except NotFound:
+            raise NotFound(token_id, what="token") from None
+        (answer,) = await self._store.revoke_tokens(who.tenant, [id], actor=who.actor)
+        self._known.forget(lambda known: known.token_id == id)
+        return answered(answer)
+
+    async def authenticate(self, credential: str) -> Principal:
+        """The caller behind a bearer credential; whatever is wrong with one, the refusal is the same."""
+        if self._trust.own and credential.startswith(shape.PREFIX):
+            principal = await self._bearer(credential)
+        elif self._trust.issuers is not None:
+            principal = await self._trust.issuers.authenticate(credential)
+        else:
+            principal = None
+        if principal is None:
+            raise Unauthenticated
+        return principal
+
+    async def close(self) -> None:
+        """Finish noting what was used."""
+        tasks = [*self._noting.values(), *(asking.answer for asking in self._asking.values())]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._trust.issuers is not None:
+            await self._trust.issuers.close()
+
+    async def _bearer(self, text: str) -> Principal | None:
+        if not shape.is_whole(text):
+            return None
+        hash = shape.fingerprint(text)
+        now = self._ticks()
+        if (known := self._known.get(hash, now)) is not None:
+            return known.principal
+        if self._unknown.get(hash, now):
+            return None
+        asking = self._asking.get(hash)
+        if asking is None or now >= asking.until:
+            # Callers who come while the database is being asked share its answer, but never an old one.
+            asking = _Asking(asyncio.create_task(self._ask(hash, now)), now + FRESH_SECONDS)
+            self._asking[hash] = asking
+            asking.answer.add_done_callback(lambda task: self._asked(hash, task))
+        return await asyncio.shield(asking.answer)
+
+    async def _ask(self, hash: bytes, now: float) -> Principal | None:
+        sighting = await self._store.find_token(hash)
+        until = now + FRESH_SECONDS
+        if sighting is None or not sighting.admits(hash):
+            self._unknown.put(hash, True, until)
+            return None
+        token = sighting.token
+        principal = token.principal()
+        if token.expires_at is not None:
+            until = min(until, now + (token.expires_at - sighting.now) / SECOND)
+        self._known.put(hash, _Known(token.id, principal), until)
+        self._note_use(sighting)
+        return principal
+
+    def _asked(self, hash: bytes, task: asyncio.Task[Principal | None]) -> None:
+        if (asking := self._asking.get(hash)) is not None and asking.answer is task:
+            del self._asking[hash]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may be waiting any more
+
+    def _note_use(self, sighting: Sighting) -> None:
+        """Write down now and then that a token is in use, without making its bearer wait."""
+        token, now = sighting.token, sighting.now
+        stale = token.last_used_at is None or now - token.last_used_at >= NOTE_USE_EVERY_SECONDS * SECOND
+        if stale and token.id not in self._noting:
+            task = self._noting[token.id] = asyncio.create_task(self._write_use(token))
+            task.add_done_callback(lambda _: self._noting.pop(token.id, None))
+
+    async def _write_use(self, token: Token) -> None:
+        try:
+            await self._store.touch_tokens(token.tenant, [token.id], older_than_seconds=NOTE_USE_EVERY_SECONDS)
+        except Error as error:
+            log.warning("the use of token %s could not be noted: %s", token.id, error)
+
+
+def _new(request: TokenRequest, text: str, created_by: str) -> NewToken:
+    worker_id = shape.worker_id(request.worker_id)
+    return NewToken(
+        id=wire.new_id(),
+        hash=shape.fingerprint(text),
+        roles=shape.roles(request.roles, worker_id=worker_id),
+        created_by=created_by,
+        description=wire.remark(request.description, "description"),
+        worker_id=worker_id,
+        types=shape.types(request.types),
+        repositories=shape.repositories(request.repositories),
+        capabilities=shape.capabilities(request.capabilities),
+        expires_in_seconds=wire.seconds(
+            request.expires_in_seconds, "expires_in_seconds", 0.001, shape.LONGEST_LIFE_SECONDS
+        ),
+        key=None if request.key is None else wire.name(request.key, "key"),
+    )

@@ -1,0 +1,106 @@
+"""The app: where the jobs are, and the tasks that run them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from weakref import WeakKeyDictionary
+
+from interlock.client.port import Client
+from interlock.sdk.blocking import background_loop, blocking
+from interlock.sdk.context import Context
+from interlock.sdk.handle import JobHandle
+from interlock.sdk.tasks import Options, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class App:
+    """Tasks by name, and a client for each event loop that uses them, connected at the first call."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Client]]) -> None:
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self._connect = connect
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Client]] = WeakKeyDictionary()
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, /, *, name: str | None = None, **options: Unpack[Options]) -> Declare: ...
+    def task(
+        self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Unpack[Options]
+    ) -> Any:
+        """Declare a function as a task. Its name is the type of its jobs, unless another is given."""
+        declare = Declare(self, name, options)
+        return declare if function is None else declare(function)
+
+    async def client(self) -> Client:
+        """The client of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if (connecting := self._clients.get(loop)) is None:
+            connecting = self._clients[loop] = asyncio.ensure_future(self._connect())
+        try:
+            return await asyncio.shield(connecting)
+        except BaseException:
+            if connecting.done() and (connecting.cancelled() or connecting.exception() is not None):
+                self._clients.pop(loop, None)  # the next call tries again
+            raise
+
+    def job(self, job_id: str) -> JobHandle[Any]:
+        """A handle on any job by its id."""
+        return JobHandle(job_id, self.client)
+
+    async def register(self) -> None:
+        """Tell the registry of types what the tasks take, so that a wrong payload is refused wherever it comes from."""
+        client = await self.client()
+        for task in self.tasks.values():
+            await client.register_type(task.name, task.definition())
+
+    async def close(self) -> None:
+        """Close the client of the running event loop; the next call opens another."""
+        connecting = self._clients.pop(asyncio.get_running_loop(), None)
+        if connecting is not None:
+            await (await connecting).close()
+
+    register_sync = blocking(register)
+    close_sync = blocking(close)
+
+    async def __aenter__(self) -> Self:
+        await self.client()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
+        return background_loop()
+
+
+class Declare:
+    """Declares functions as tasks of an app, with options."""
+
+    def __init__(self, app: App, name: str | None, options: Options) -> None:
+        self._app, self._name, self._options = app, name, options
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
+        task: Task[..., Any] = Task(self._app, function, self._name or function.__name__, self._options)
+        if task.name in self._app.tasks:
+            raise ValueError(f"two tasks are named {task.name!r}; give one of them another name")
+        self._app.tasks[task.name] = task
+        return task

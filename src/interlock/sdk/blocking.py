@@ -1,0 +1,72 @@
+"""Blocking twins of asynchronous verbs: the same verb, run on a loop in the background while the caller waits."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Blockable(Protocol):
+    """Something whose verbs can be run from blocking code."""
+
+    def _loop_for_blocking(self) -> asyncio.AbstractEventLoop: ...
+
+
+S = TypeVar("S", bound=Blockable)
+
+
+def blocking(verb: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[S, P], R]:
+    """The twin of a verb: same name with `_sync`, same arguments, and the caller waits for the answer."""
+
+    @functools.wraps(verb)
+    def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        own: Callable[P, Coroutine[Any, Any, R]] = getattr(self, verb.__name__)  # a subclass may have its own
+        return run(self._loop_for_blocking(), lambda: own(*args, **kwargs))
+
+    twin.__name__ = f"{verb.__name__}_sync"
+    twin.__qualname__ = f"{verb.__qualname__}_sync"
+    return twin
+
+
+def run(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """The answer of a call that runs on another thread's loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run_coroutine_threadsafe(call(), loop).result()
+    raise RuntimeError("a *_sync verb would block the running event loop; await the verb without _sync")
+
+
+class _Background:
+    """One loop in one daemon thread, started when it is first needed, again after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="interlock-blocking", daemon=True).start()
+            return self._loop
+
+    def forget(self) -> None:
+        """A forked child has the loop but not the thread that ran it."""
+        self.__init__()  # type: ignore[misc]
+
+
+_background = _Background()
+os.register_at_fork(after_in_child=_background.forget)
+
+
+def background_loop() -> asyncio.AbstractEventLoop:
+    """The loop that blocking callers of this process share."""
+    return _background.loop()

@@ -1,0 +1,277 @@
+"""The context of a run: what a task can do besides computing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+
+from interlock.client.port import Client, Grant, JobRequest
+from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, Approval, GateStatus, OnDeny, OpenGate
+from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.job import Checkpoint, Job
+from interlock.domain.lifecycle import TERMINAL
+from interlock.domain.progress import Event, Level, Report, Step
+from interlock.errors import IdempotencyKeyReuse, StepMismatch, Unavailable
+from interlock.sdk import values
+from interlock.sdk.blocking import blocking
+from interlock.sdk.handle import JobHandle, outcome
+from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, in_seconds
+from interlock.sdk.replay import APPROVAL, Answer, Memory, identity_of, question
+
+if TYPE_CHECKING:
+    from interlock.sdk.tasks import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MOST_CHILDREN_AT_ONCE: Final = 1000
+FIRST_PAUSE_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 2.0
+
+
+class Context:
+    """One run of one job. What it saves counts only as long as its grant does."""
+
+    def __init__(self, grant: Grant, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+        self.job: Job = grant.job
+        self.cancelled = False
+        """Somebody wants the job stopped; asynchronous tasks are interrupted, blocking ones look here."""
+        self._client = client
+        self._loop = loop
+        self._memory = Memory(grant.job.id, grant.steps)
+        self._approval: Approval | None = grant.approval
+        self._checkpoint_seq = grant.job.checkpoint_seq or 0
+        self._events: list[Event] = []
+        self._usage: Counter[str] = Counter()
+        self._children = 0
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first try."""
+        return self.job.attempt
+
+    @property
+    def saved(self) -> Any:
+        """What the last checkpoint of an earlier run holds, or None."""
+        return values.decode(self.job.checkpoint)
+
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The result of the function, which runs once per name and occurrence however often the job is run.
+
+        The result is given as it will be read again: as JSON, by the type that the function says it returns.
+        """
+        identity = identity_of(function)
+        occurrence, kept = self._memory.meet(name, identity)
+        if kept is None:
+            result = values.encode(await _call(function, args, kwargs))
+            step = Step(*self._holder(), name, occurrence, result, identity)
+            kept = await self._insist(lambda: self._client.save_step(step))
+            self._memory.compare(name, kept.function, identity)
+        return values.decode(kept.result, _returned_by(function))
+
+    async def checkpoint(self, value: Any) -> None:
+        """Save one value of progress in place of the one before; a later run finds it as `saved`."""
+        seq = self._checkpoint_seq + 1
+        checkpoint = Checkpoint(*self._holder(), seq, values.encode(value))
+        await self._insist(lambda: self._client.checkpoint(checkpoint))
+        self._checkpoint_seq = seq
+
+    def event(self, message: str, /, *, level: Literal["info", "warn", "error"] = "info", **payload: Any) -> None:
+        """Tell whoever watches; sent with the next heartbeat, and before the run ends."""
+        told = values.encode(payload) if payload else None
+        self._events.append(Event(str(uuid.uuid4()), Level(level), message, told))
+
+    def progress(self, done: float, message: str = "progress") -> None:
+        """Tell how much is done, from 0 to 1."""
+        self.event(message, progress=done)
+
+    def usage(self, **amounts: float) -> None:
+        """Add to what the run has used up, such as tokens and cost; kept with its result."""
+        self._usage.update(amounts)
+
+    async def approve(
+        self,
+        prompt: str,
+        *,
+        details: Any = None,
+        risk: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        required: int = 1,
+        on_deny: Literal["fail", "resume"] = "fail",
+        expires_in: float | timedelta | None = None,
+    ) -> Answer:
+        """The answer of people; until there is one the job waits without a worker, and then runs again by its steps."""
+        shown = None if details is None else values.encode(details)
+        form = None if schema is None else values.encode(schema)
+        asked = question(prompt, shown, form)
+        occurrence, kept = self._memory.meet(APPROVAL, asked)
+        if kept is not None:
+            answer: Answer = values.decode(kept.result, Answer)
+            return answer
+        if self._approval is not None and not self._memory.is_spent(self._approval):
+            return await self._take(self._approval, occurrence, asked)
+        await self._send_events()
+        seconds = in_seconds(expires_in) or DEFAULT_EXPIRY_SECONDS
+        gate = OpenGate(*self._holder(), "", prompt, shown, risk, form, required, OnDeny(on_deny), seconds)
+        await self._insist(lambda: self._client.open_gate(gate))
+        raise AwaitsApproval(prompt)
+
+    async def attach(self, name: str, content: bytes | str, *, content_type: str | None = None) -> str:
+        """The id of a file of the job; the same name again replaces it."""
+        if isinstance(content, str):
+            content, content_type = content.encode(), content_type or "text/plain; charset=utf-8"
+        file = File(name, content, content_type)
+        return await self._insist(lambda: self._client.attach(Holder(*self._holder()), file))
+
+    async def link(self, name: str, url: str) -> str:
+        """The id of a link of the job; kept, never fetched."""
+        return await self._insist(lambda: self._client.attach(Holder(*self._holder()), Link(name, url)))
+
+    async def enqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]:
+        """A child of this job; a later run meets the same child again."""
+        (child,) = await self._enqueue(task, [self._birth(task, args, kwargs)])
+        return child
+
+    async def enqueue_many(self, task: Task[..., R], calls: Iterable[Mapping[str, Any]], /) -> list[Child[R]]:
+        """A child for each call, given as its named arguments."""
+        births = [self._birth(task, (), call) for call in calls]
+        children: list[Child[R]] = []
+        for start in range(0, len(births), MOST_CHILDREN_AT_ONCE):
+            children += await self._enqueue(task, births[start : start + MOST_CHILDREN_AT_ONCE])
+        return children
+
+    async def results(self, children: Iterable[Child[R]], /) -> list[R]:
+        """What the children returned; until all have ended the job waits without a worker, and then runs again."""
+        wanted = list(children)
+        jobs = await asyncio.gather(*(self._insist(partial(self._client.get, child.id)) for child in wanted))
+        if pending := [job.id for job in jobs if job.status not in TERMINAL]:
+            raise AwaitsChildren(pending)
+        return [outcome(job, child.returns) for job, child in zip(jobs, wanted, strict=True)]
+
+    step_sync = blocking(step)
+    checkpoint_sync = blocking(checkpoint)
+    approve_sync = blocking(approve)
+    attach_sync = blocking(attach)
+    link_sync = blocking(link)
+    enqueue_sync = blocking(enqueue)
+    enqueue_many_sync = blocking(enqueue_many)
+    results_sync = blocking(results)
+
+    def take_events(self) -> tuple[Event, ...]:
+        """What was told since the last call; who takes it sends it."""
+        taken, self._events = tuple(self._events), []
+        return taken
+
+    def give_back(self, events: Sequence[Event]) -> None:
+        """Events that could not be sent, to be taken again."""
+        self._events[:0] = events
+
+    def used(self) -> str | None:
+        """All usage of this run as JSON."""
+        return values.encode(dict(self._usage)) if self._usage else None
+
+    async def _take(self, approval: Approval, occurrence: int, asked: str) -> Answer:
+        """The decision as an answer, kept, so that the next gate is not taken for decided by it."""
+        if question(approval.prompt, approval.details, approval.schema) != asked:
+            raise StepMismatch(self.id, APPROVAL, f"the question {approval.prompt!r}", "another question")
+        approved, data = approval.status is GateStatus.APPROVED, values.decode(approval.data)
+        answer = Answer(approval.id, approved, approval.comment, data, approval.digest)
+        step = Step(*self._holder(), APPROVAL, occurrence, values.encode(answer), asked)
+        await self._insist(lambda: self._client.save_step(step))
+        self._approval = None
+        return answer
+
+    def _birth(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobRequest:
+        """The key makes a child the same in every run; a task enqueued with a key of its own keeps it."""
+        self._children += 1
+        fields = {"parent_id": self.id}
+        if not task.has_key:
+            fields["idempotency_key"] = f"child/{self.id}/{self._children}"
+        return task.request(args, kwargs, **fields)
+
+    async def _enqueue(self, task: Task[..., R], births: Sequence[JobRequest]) -> list[Child[R]]:
+        try:
+            born = await self._insist(lambda: self._client.enqueue(births))
+        except IdempotencyKeyReuse as error:
+            raise StepMismatch(self.id, error.key, f"job {error.job_id}", "another call") from error
+        return [Child(one.id, self, task.signature.returns, replayed=one.replayed) for one in born]
+
+    async def _send_events(self) -> None:
+        if events := self.take_events():
+            report = Report(*self._holder(), events)
+            await self._insist(lambda: self._client.add_events([report]))
+
+    async def _insist(self, call: Callable[[], Awaitable[R]]) -> R:
+        """The answer, however long the queue is away: each of these calls may be repeated."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await call()
+            except Unavailable:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _given_client(self) -> Client:
+        return self._client
+
+    def _holder(self) -> tuple[str, int, str]:
+        return self.job.id, self.job.fence, self.job.worker or ""
+
+    def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
+        if self.cancelled:
+            raise asyncio.CancelledError
+        return self._loop
+
+
+class Child(JobHandle[R]):
+    """A job that another one has made."""
+
+    def __init__(self, id: str, parent: Context, returns: Any, *, replayed: bool) -> None:
+        super().__init__(id, parent._given_client, returns, replayed=replayed)
+        self._parent = parent
+
+    @property
+    def returns(self) -> Any:
+        return self._returns
+
+    async def result(self, /, timeout: float | None = None) -> R:  # noqa: ASYNC109 - part of the verb
+        """What the child returned. Without a timeout the parent waits for it without a worker; with one, in place."""
+        if timeout is not None:
+            return await super().result(timeout)
+        (result,) = await self._parent.results([self])
+        return result
+
+    def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
+        return self._parent._loop_for_blocking()
+
+
+def _returned_by(function: Callable[..., Any]) -> Any:
+    """The type a function says it returns, if JSON can be read as that."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    try:
+        returns = inspect.signature(function, eval_str=True).return_annotation
+        if returns is inspect.Signature.empty or returns is None:
+            return Any
+        values.decoder(returns)
+    except (TypeError, ValueError, NameError):
+        return Any
+    return returns
+
+
+async def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Asynchronous functions run on the loop, all others in a thread."""
+    target = inspect.unwrap(function)
+    if inspect.iscoroutinefunction(target):
+        return await function(*args, **kwargs)
+    result = await asyncio.to_thread(function, *args, **kwargs)
+    return await result if isinstance(result, Awaitable) else result

@@ -1,0 +1,99 @@
+"""A job from its producer's side: wait for its result, watch it, stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+from interlock.client.port import Client
+from interlock.domain.job import HistoryRow, Job
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.progress import EventRow
+from interlock.errors import JobCancelled, JobFailed
+from interlock.sdk import values
+from interlock.sdk.blocking import background_loop, blocking
+
+R = TypeVar("R")
+LONGEST_POLL_SECONDS: Final = 30.0
+LOOK_FOR_EVENTS_SECONDS: Final = 0.2
+PAGE: Final = 200
+
+
+class JobHandle(Generic[R]):
+    """One job. `replayed` tells that its idempotency key had been used for the same call before."""
+
+    def __init__(
+        self, id: str, client: Callable[[], Awaitable[Client]], returns: Any = Any, *, replayed: bool = False
+    ) -> None:
+        self.id = id
+        self.replayed = replayed
+        self._client = client
+        self._returns = returns
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.id!r})"
+
+    async def result(self, /, timeout: float | None = None) -> R:  # noqa: ASYNC109 - part of the verb
+        """What the job returned; raises JobFailed, JobCancelled, or TimeoutError if it has not ended in time."""
+        client = await self._client()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = LONGEST_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
+            job = await client.wait(self.id, seconds=min(left, LONGEST_POLL_SECONDS))
+            if job.status in TERMINAL:
+                result: R = outcome(job, self._returns)
+                return result
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} s")
+
+    async def refresh(self) -> Job:
+        """The job as it is now."""
+        return await (await self._client()).get(self.id)
+
+    async def history(self) -> list[HistoryRow]:
+        """Every transition so far, oldest first."""
+        return await (await self._client()).history(self.id)
+
+    async def cancel(self, reason: str | None = None, *, force: bool = False) -> Status:
+        """Stop the job; its status tells whether that is done (cancelled) or asked of its worker (running)."""
+        return (await (await self._client()).cancel(self.id, reason=reason, force=force)).status
+
+    async def events(self, after: int = 0) -> list[EventRow]:
+        """What the job has told so far, oldest first; only events numbered above `after`."""
+        client = await self._client()
+        found: list[EventRow] = []
+        while page := await client.events(self.id, after=found[-1].seq if found else after, limit=PAGE):
+            found += page
+        return found
+
+    async def tail(self, after: int = 0) -> AsyncIterator[EventRow]:
+        """Events as they come, until the job has ended."""
+        client = await self._client()
+        while True:
+            ended = (await client.get(self.id)).status in TERMINAL
+            for event in await self.events(after):
+                after = event.seq
+                yield event
+            if ended:
+                return
+            await client.wait(self.id, seconds=LOOK_FOR_EVENTS_SECONDS)
+
+    result_sync = blocking(result)
+    refresh_sync = blocking(refresh)
+    history_sync = blocking(history)
+    cancel_sync = blocking(cancel)
+    events_sync = blocking(events)
+
+    def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
+        return background_loop()
+
+
+def outcome(job: Job, returns: Any = Any) -> Any:
+    """The result of an ended job as a value, or what it ended with as an exception."""
+    if job.status is Status.SUCCEEDED:
+        return values.decode(job.result, returns) if returns is not None else None
+    if job.status is Status.CANCELLED:
+        raise JobCancelled(job.id, job.cancel_reason)
+    raise JobFailed(job.id, str(job.status), values.decode(job.error) or {})

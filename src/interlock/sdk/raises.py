@@ -1,0 +1,61 @@
+"""What a task raises to say how its run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+
+class Retry(Exception):
+    """This attempt failed; try again, after the given time if one is given, else by the job's backoff."""
+
+    def __init__(self, message: str = "asked to be tried again", *, after: float | timedelta | None = None) -> None:
+        self.after_seconds = in_seconds(after)
+        super().__init__(message)
+
+
+class Fail(Exception):
+    """The job has failed for good; no attempt that may be left is used."""
+
+    def __init__(self, message: str = "failed for good", *, kind: str | None = None, details: object = None) -> None:
+        self.kind, self.details = kind, details
+        super().__init__(message)
+
+
+class Suspended(BaseException):
+    """The run ends here and a later one goes on; not an Exception, so that no task swallows it by accident."""
+
+
+class Release(Suspended):
+    """Hand the job back, to be run now, at a time or after a while; spends no attempt."""
+
+    def __init__(
+        self,
+        *,
+        until: datetime | None = None,
+        after: float | timedelta | None = None,
+        reason: str | None = None,
+    ) -> None:
+        if until is not None and after is not None:
+            raise ValueError("release until a time or after a while, not both")
+        if until is not None and until.tzinfo is None:
+            raise ValueError("release until a time that has an offset")
+        self.until, self.after_seconds, self.reason = until, in_seconds(after), reason
+        super().__init__(reason or "released")
+
+
+class AwaitsChildren(Suspended):
+    """The run waits for children; it goes on once all of them have ended."""
+
+    def __init__(self, children: Sequence[str]) -> None:
+        self.children = tuple(children)
+        super().__init__(f"waits for {len(self.children)} children")
+
+
+class AwaitsApproval(Suspended):
+    """The run waits for people; opening the gate has ended its grant already."""
+
+
+def in_seconds(span: float | timedelta | None) -> float | None:
+    """A span of time as seconds."""
+    return span.total_seconds() if isinstance(span, timedelta) else span

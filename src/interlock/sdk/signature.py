@@ -1,0 +1,109 @@
+"""The arguments of a task: bound and checked at enqueue exactly as the worker will read them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from interlock.errors import Invalid
+from interlock.sdk import values
+
+NOT_GIVEN: Final = object()
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Signature:
+    """What a function takes, save its context, and what it returns."""
+
+    def __init__(self, function: Callable[..., Any], context_type: type) -> None:
+        self.name = getattr(function, "__qualname__", repr(function))
+        hints = _hints(function, self.name)
+        parameters = inspect.signature(function).parameters
+        found = [name for name in parameters if _is_context(hints.get(name), context_type)]
+        if len(found) > 1:
+            raise TypeError(f"{self.name} takes more than one context: {', '.join(found)}")
+        self.context = found[0] if found else None
+        self.returns: Any = _readable(hints.get("return", Any))
+        taken = [parameter for name, parameter in parameters.items() if name != self.context]
+        for parameter in taken:
+            if parameter.kind not in _NAMED:
+                raise TypeError(f"{self.name}: {parameter} cannot be sent by name; a task takes named parameters only")
+        self._signature = inspect.Signature(taken)
+        self._struct = _struct(self.name, taken, hints)
+        self._decode = values.decoder(self._struct)
+        self._names = tuple(parameter.name for parameter in taken)
+        self._all_optional = all(parameter.default is not parameter.empty for parameter in taken)
+
+    def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of a call; a call the function could not take is refused here, not by the worker."""
+        try:
+            given = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}") from None
+        try:
+            payload = values.encode(given).encode()
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Invalid(f"{self.name}: {error}", pointer="/payload") from None
+        self._read(payload)
+        return payload
+
+    def unpack(self, payload: str | None) -> dict[str, Any]:
+        """The arguments in a payload, by name."""
+        if self._all_optional and (payload is None or payload == "{}"):
+            return {}
+        read = self._read("{}" if payload is None else payload)
+        return {name: value for name in self._names if (value := getattr(read, name)) is not NOT_GIVEN}
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the payload."""
+        return values.schema(self._struct)
+
+    def _read(self, payload: str | bytes) -> Any:
+        try:
+            return self._decode(payload)
+        except msgspec.ValidationError as error:
+            raise values.as_invalid(error, self.name) from None
+        except msgspec.DecodeError as error:
+            raise Invalid(f"{self.name}: {error}", pointer="/payload") from None
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{name}: {error}; the types of a task's parameters must exist when it is declared") from None
+
+
+def _readable(hint: Any) -> Any:
+    """The hint itself if JSON can be read as it, else anything."""
+    try:
+        values.decoder(hint)
+    except TypeError:
+        return Any
+    return hint
+
+
+def _is_context(hint: Any, context_type: type) -> bool:
+    return isinstance(hint, type) and issubclass(hint, context_type)
+
+
+def _struct(name: str, taken: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> type[msgspec.Struct]:
+    """A struct with a field for each parameter; defaults stay with the function."""
+    fields: list[Any] = []
+    for parameter in taken:
+        hint = hints.get(parameter.name, Any)
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint, msgspec.field(default_factory=lambda: NOT_GIVEN)))
+    try:
+        struct = msgspec.defstruct(
+            name.rpartition(".")[2], fields, kw_only=True, frozen=True, forbid_unknown_fields=True
+        )
+        values.decoder(struct)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    return struct

@@ -1,0 +1,171 @@
+"""Tasks: functions that run as jobs, and still are functions."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from interlock.client.port import Client, JobRequest
+from interlock.sdk.blocking import background_loop, blocking
+from interlock.sdk.context import Context
+from interlock.sdk.handle import JobHandle
+from interlock.sdk.raises import in_seconds
+from interlock.sdk.signature import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+AT_ONCE: Final = 1000
+
+
+class Options(TypedDict, total=False):
+    """How jobs of a task are enqueued; what is not given is left to the type, the agent and the server."""
+
+    max_attempts: int
+    priority: int
+    timeout: float | timedelta
+    backoff: Mapping[str, Any]
+    expiry_delay: float | timedelta
+    lease_seconds: float
+    requires: Sequence[str]
+    agent: tuple[str, str]
+    tags: Sequence[str]
+    headers: Mapping[str, str]
+    affinity_key: str
+    repository: str
+    webhook: str
+    run_at: datetime
+    delay: float | timedelta
+    deadline: datetime
+    key: str
+    parent_id: str
+    requested_by: str
+    traceparent: str
+
+
+class Connected(Protocol):
+    """Where tasks find their client."""
+
+    async def client(self) -> Client: ...
+
+
+class Task(Generic[P, R]):
+    """A function with a type name. Called, it is the plain function; `enqueue` makes a job of the call."""
+
+    def __init__(self, app: Connected, function: Callable[..., Any], name: str, options: Options) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.signature = Signature(function, Context)
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(function)
+        self._app = app
+        self._options = options
+        self._fields = request_fields(options)
+        self._within: object = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r})"
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """How long a run may be silent, if that is not left to the worker."""
+        return self._options.get("lease_seconds")
+
+    @property
+    def has_key(self) -> bool:
+        return "key" in self._options
+
+    def options(self, **options: Unpack[Options]) -> Task[P, R]:
+        """The same task with other options for what is enqueued through it."""
+        other: Task[P, R] = self._copy()
+        other._options = {**self._options, **options}
+        other._fields = request_fields(other._options)
+        return other
+
+    def within(self, transaction: object) -> Task[P, R]:
+        """The same task, enqueued inside the caller's own open PostgreSQL transaction: it commits or vanishes with it.
+
+        Takes a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy.
+        """
+        other: Task[P, R] = self._copy()
+        other._within = transaction
+        return other
+
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Make a job of this call."""
+        (handle,) = await self._enqueue([self.request(args, kwargs)])
+        return handle
+
+    async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
+        """Make a job of each call, given as its named arguments; each thousand of them is added whole or not at all."""
+        requests = [self.request((), call) for call in calls]
+        handles: list[JobHandle[R]] = []
+        for start in range(0, len(requests), AT_ONCE):
+            handles += await self._enqueue(requests[start : start + AT_ONCE])
+        return handles
+
+    enqueue_sync = blocking(enqueue)
+    enqueue_many_sync = blocking(enqueue_many)
+
+    def request(self, args: Sequence[Any], kwargs: Mapping[str, Any], **fields: Any) -> JobRequest:
+        """The checked call as a request for a job."""
+        payload = msgspec.Raw(self.signature.pack(args, kwargs))
+        return JobRequest(type=self.name, payload=payload, **(self._fields | fields))
+
+    def handle(self, id: str, client: Callable[[], Awaitable[Client]], *, replayed: bool = False) -> JobHandle[R]:
+        return JobHandle(id, client, self.signature.returns, replayed=replayed)
+
+    def definition(self) -> dict[str, Any]:
+        """What the registry of types keeps of this task: the schema of its payload, its needs and its defaults."""
+        kept = {"max_attempts", "backoff", "timeout_seconds", "priority"}
+        defaults: dict[str, Any] = {name: value for name, value in self._fields.items() if name in kept}
+        if self.lease_seconds is not None:
+            defaults["lease_seconds"] = self.lease_seconds
+        definition = {"schema": self.signature.schema(), "requires": list(self._fields.get("requires", ()))}
+        return definition | ({"defaults": defaults} if defaults else {})
+
+    async def _enqueue(self, requests: Sequence[JobRequest]) -> list[JobHandle[R]]:
+        client = await self._app.client()
+        enqueued = await client.enqueue(requests, within=self._within)
+        return [self.handle(one.id, self._app.client, replayed=one.replayed) for one in enqueued]
+
+    def _copy(self) -> Task[P, R]:
+        other: Task[P, R] = Task.__new__(Task)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
+        return background_loop()
+
+
+_RENAMED: Final = {"timeout": "timeout_seconds", "expiry_delay": "expiry_delay_seconds", "delay": "delay_seconds",
+                   "key": "idempotency_key"}  # fmt: skip
+
+
+def request_fields(options: Options) -> dict[str, Any]:
+    """Options under the names and in the shapes of a request."""
+    fields: dict[str, Any] = {}
+    for option, value in options.items():
+        if option not in Options.__annotations__:
+            raise TypeError(f"{option!r} is not an option of a task; there are {', '.join(Options.__annotations__)}")
+        match option:
+            case "lease_seconds":
+                continue
+            case "timeout" | "expiry_delay" | "delay":
+                value = in_seconds(value)  # type: ignore[arg-type]
+            case "agent":
+                value = dict(zip(("kind", "id"), options["agent"], strict=True))
+            case "requires" | "tags":
+                value = list(value)  # type: ignore[call-overload]
+            case "headers" | "backoff":
+                value = dict(value)  # type: ignore[call-overload]
+        fields[_RENAMED.get(option, option)] = value
+    return fields

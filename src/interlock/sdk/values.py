@@ -1,0 +1,68 @@
+"""Python values as JSON and back: plain types, dataclasses, msgspec structs, and pydantic models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from interlock.errors import Invalid
+
+
+def encode(value: object) -> str:
+    """JSON text; a lone surrogate stays as an escape, to be mended where it is stored."""
+    try:
+        return msgspec.json.encode(value, enc_hook=_to_plain).decode()
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value, enc_hook=_to_plain))
+
+
+@lru_cache(maxsize=1024)
+def decoder(type: Any) -> Callable[[str | bytes], Any]:
+    """A function that reads JSON text as values of a type."""
+    return msgspec.json.Decoder(type, dec_hook=_from_plain).decode
+
+
+def decode(text: str | None, type: Any = Any) -> Any:
+    """The value of a JSON text; no text is None."""
+    return None if text is None else decoder(type)(text)
+
+
+def schema(type: Any) -> dict[str, Any]:
+    """The JSON Schema of a type."""
+    return msgspec.json.schema(type, schema_hook=_model_schema)
+
+
+def as_invalid(error: msgspec.ValidationError, what: str) -> Invalid:
+    """What msgspec says of a value, with its path as a JSON pointer."""
+    message, _, path = str(error).partition(" - at `$")
+    pointer = path.rstrip("`").replace(".", "/").replace("[", "/").replace("]", "")
+    place = f" ({pointer.strip('/')})" if pointer else ""
+    return Invalid(f"{what}: {message}{place}", pointer=f"/payload{pointer}")
+
+
+def _to_plain(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+    return dump(mode="json")
+
+
+def _from_plain(wanted: Any, value: object) -> object:
+    validate = getattr(wanted, "model_validate", None)
+    if validate is None:
+        raise TypeError(f"JSON cannot be read as {wanted!r}")
+    # Pydantic's own error is a ValueError, which msgspec reports with the place it stands at.
+    return validate(value)
+
+
+def _model_schema(wanted: Any) -> dict[str, Any]:
+    describe = getattr(wanted, "model_json_schema", None)
+    if describe is None:
+        raise NotImplementedError
+    described: dict[str, Any] = describe()
+    # Definitions are looked up at the root of a document, which this is not: what needs them is left open.
+    return {"type": "object"} if "$defs" in described else described

@@ -1,0 +1,96 @@
+"""Objects in an S3-compatible bucket, or in memory; obstore does the talking."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+from obstore.exceptions import BaseError
+from obstore.store import MemoryStore, S3Store
+
+from interlock.errors import Invalid, Unavailable
+
+PART: Final = 5 * 1024 * 1024  # the smallest part of a multipart upload that S3 takes
+PARTS_AT_ONCE: Final = 2
+READ_AT_ONCE: Final = 2 * 1024 * 1024
+_PATIENCE: Final = timedelta(seconds=30)
+
+
+class Bucket:
+    """One object per key, under a prefix; credentials, region and endpoint come from the AWS_* variables."""
+
+    def __init__(self, store: S3Store | MemoryStore, where: str) -> None:
+        self.where = where
+        self._store = store
+
+    @classmethod
+    def s3(cls, url: str) -> Bucket:
+        """The bucket and prefix of an s3:// URL."""
+        try:
+            store = S3Store.from_url(
+                url,
+                client_options={"timeout": _PATIENCE, "connect_timeout": timedelta(seconds=5)},
+                retry_config={"max_retries": 3, "retry_timeout": _PATIENCE},
+            )
+        except (BaseError, ValueError) as error:
+            raise Invalid(f"artifacts cannot be kept in {url}: {_first_line(error)}", pointer="/artifacts") from error
+        return cls(store, url)
+
+    @classmethod
+    def in_memory(cls) -> Bucket:
+        """Gone with the process, like a database in memory."""
+        return cls(MemoryStore(), "memory")
+
+    async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
+        start = bytearray()
+        async for chunk in chunks:
+            start += chunk
+            if len(start) > PART:
+                break
+        with self._explained():
+            if len(start) <= PART:
+                await self._store.put_async(key, bytes(start), use_multipart=False)
+            else:
+                await self._store.put_async(
+                    key, _chained(bytes(start), chunks), chunk_size=PART, max_concurrency=PARTS_AT_ONCE
+                )
+
+    async def get(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Piece by piece, each a request of its own, so that a slow reader holds no connection."""
+        while start < end:
+            with self._explained():
+                piece = bytes(await self._store.get_range_async(key, start=start, end=min(end, start + READ_AT_ONCE)))
+            if not piece:
+                raise FileNotFoundError(f"object {key} ends at byte {start}")
+            yield piece
+            start += len(piece)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            try:
+                with self._explained():
+                    await self._store.delete_async(key)
+            except FileNotFoundError:
+                pass
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseError as error:
+            raise Unavailable(f"{self.where} cannot be used now: {_first_line(error)}") from error
+
+
+async def _chained(start: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield start
+    async for chunk in rest:
+        yield chunk
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,75 @@
+"""The rows of approvals and votes on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus, OnDeny, OpenGate, Ruling, Vote, digest
+from interlock.storage.postgres.connection import Conn, call
+
+
+async def by_id(connection: Conn, tenant: str, ids: Sequence[str], *, lock: bool = False) -> dict[str, Approval]:
+    rows = await connection.fetch(call("lock_approvals" if lock else "approvals", 2), tenant, list(ids))
+    return {row[1]: to_approval(row) for row in rows}
+
+
+async def find(connection: Conn, tenant: str, filter: GateFilter) -> list[Approval]:
+    """Newest first."""
+    opened_at, id = filter.before or (None, None)
+    status = None if filter.status is None else str(filter.status)
+    rows = await connection.fetch(
+        call("find_approvals", 6), tenant, status, filter.job_id, opened_at, id, filter.limit
+    )  # fmt: skip
+    return [to_approval(row) for row in rows]
+
+
+async def of_token(connection: Conn, sha256: bytes) -> tuple[str, str] | None:
+    """Whose gate, and which, has a link token with this hash."""
+    row = await connection.fetchrow(call("gate_of_token", 1), sha256)
+    return None if row is None else (row[0], row[1])
+
+
+async def decisions(connection: Conn, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
+    """The newest decided gate of each job that has one."""
+    rows = await connection.fetch(call("decisions", 2), tenant, list(job_ids))
+    return {row[2]: to_approval(row) for row in rows}
+
+
+async def open_gates(connection: Conn, tenant: str, orders: Sequence[OpenGate]) -> None:
+    """Add the gates that jobs are about to wait for."""
+    if not orders:
+        return
+    rows = await connection.fetch(call("payloads", 2), tenant, [order.id for order in orders])
+    payloads = {row[0]: row[1] for row in rows}
+    for o in orders:
+        await connection.execute(
+            call("open_gate", 13), tenant, o.gate_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
+            digest(payloads[o.id], o.prompt, o.details, o.schema), o.required, str(o.on_deny), o.opened_by,
+            o.expires_in_seconds,
+        )  # fmt: skip
+
+
+async def record(connection: Conn, tenant: str, ruling: Ruling) -> None:
+    """Write a vote and the decision it brought about, before its job moves on."""
+    a, vote = ruling.approval, ruling.vote
+    if vote is None:
+        return
+    await connection.execute(
+        call("vote", 7), tenant, a.id, a.job_id, vote.voter, str(vote.decision), vote.comment, vote.at
+    )  # fmt: skip
+    if a.decision is not None:
+        await connection.execute(
+            call("close_approval", 7), tenant, a.id, str(a.status), a.closed_by, a.closed_at, a.comment, a.data
+        )  # fmt: skip
+
+
+async def mint(connection: Conn, tenant: str, id: str, sha256: bytes, actor: str) -> None:
+    await connection.execute(call("mint_link", 4), tenant, id, sha256, actor)
+
+
+def to_approval(row: Any) -> Approval:
+    approval = Approval._make(row)
+    votes = tuple(Vote(voter, Decision(said), comment, at) for voter, said, comment, at in json.loads(row[-1]))
+    return approval._replace(status=GateStatus(approval.status), on_deny=OnDeny(approval.on_deny), votes=votes)

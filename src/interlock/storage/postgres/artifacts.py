@@ -1,0 +1,129 @@
+"""Artifacts on PostgreSQL: what is shown, what is an orphan, and how much a tenant keeps, always in one transaction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from interlock.domain.artifact import (
+    COLLECT_AGAIN_SECONDS,
+    REPLACED_KEPT_SECONDS,
+    UNFINISHED_KEPT_SECONDS,
+    Artifact,
+    Holder,
+    NewArtifact,
+    Opening,
+    Orphan,
+    admit,
+    arrange,
+)  # fmt: skip
+from interlock.domain.job import Refused
+from interlock.errors import Error
+from interlock.storage.postgres.beats import why_not_held
+from interlock.storage.postgres.connection import Conn, call
+
+_COLUMNS: Final = "job_id, fence, worker, id, name, size, sha256, content_type, object_key, url, created_at"
+T = TypeVar("T")
+
+
+class ArtifactVerbs(ABC):
+    """The part of the store that keeps artifacts; their bytes are elsewhere."""
+
+    async def open_uploads(
+        self, tenant: str, openings: Sequence[Opening], *, quota: int | None
+    ) -> list[Refused | None]:
+        return await self._run(lambda c: _open(c, tenant, openings, quota))
+
+    async def show_artifacts(
+        self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
+    ) -> list[Artifact | Refused]:
+        return await self._run(lambda c: _show(c, tenant, items, quota, whole))
+
+    async def abandon_objects(self, tenant: str, keys: Sequence[str]) -> None:
+        await self._fetch(call("abandon_objects", 2), tenant, list(keys))
+
+    async def artifact(self, tenant: str, job_id: str, artifact_id: str) -> Artifact | None:
+        rows = await self._fetch(_select("artifact_by_id", 3), tenant, job_id, artifact_id)
+        return Artifact(*rows[0]) if rows else None
+
+    async def artifacts(
+        self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
+    ) -> list[Artifact]:
+        rows = await self._fetch(_select("artifacts", 5), tenant, job_id, *(before or (None, None)), limit)
+        return sorted((Artifact(*row) for row in rows), key=lambda a: (a.created_at, a.id), reverse=True)
+
+    async def forget_artifacts(self, tenant: str, job_ids: Sequence[str]) -> int:
+        ((gone,),) = await self._fetch(call("forget_artifacts", 3), tenant, list(job_ids), REPLACED_KEPT_SECONDS)
+        return int(gone)
+
+    async def artifact_bytes(self, tenant: str) -> int:
+        ((used,),) = await self._fetch(call("artifact_bytes", 2), tenant, False)
+        return int(used)
+
+    async def due_orphans(self, limit: int) -> list[Orphan]:
+        rows = await self._fetch("select tenant, object_key from interlock.due_orphans(interlock.clock(), $1)", limit)
+        return [Orphan(*row) for row in rows]
+
+    async def condemn_orphans(self, tenant: str, keys: Sequence[str]) -> list[str]:
+        rows = await self._fetch(call("condemn_objects", 3), tenant, list(keys), COLLECT_AGAIN_SECONDS)
+        return [key for (key,) in rows]
+
+    async def drop_orphans(self, tenant: str, keys: Sequence[str]) -> int:
+        ((gone,),) = await self._fetch(call("drop_objects", 2), tenant, list(keys))
+        return int(gone)
+
+    @abstractmethod
+    async def _fetch(self, statement: str, *values: Any) -> list[Any]: ...
+
+    @abstractmethod
+    async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
+
+
+def _select(function: str, arguments: int) -> str:
+    return call(function, arguments).replace("*", _COLUMNS, 1)
+
+
+async def _open(c: Conn, tenant: str, openings: Sequence[Opening], quota: int | None) -> list[Refused | None]:
+    async with c.transaction():
+        faults = await _faults(c, tenant, {opening.holder for opening in openings})
+        used = await c.fetchval(call("artifact_bytes", 2), tenant, False)
+        answers = admit(openings, faults=faults, used=used, quota=quota)
+        taken = [opening.key for opening, refused in zip(openings, answers, strict=True) if refused is None]
+        await c.execute(call("open_objects", 3), tenant, taken, UNFINISHED_KEPT_SECONDS)
+        return answers
+
+
+async def _show(
+    c: Conn, tenant: str, items: Sequence[NewArtifact], quota: int | None, whole: bool
+) -> list[Artifact | Refused]:
+    async with c.transaction():
+        # Leases first, then orphans, then the tenant's sum: one order for everybody.
+        faults = await _faults(c, tenant, {new.holder for new in items})
+        keys = [new.key for new in items if new.key is not None]
+        safe = {row[0] for row in await c.fetch(call("safe_objects", 2), tenant, keys)}
+        used = await c.fetchval(call("artifact_bytes", 2), tenant, True)
+        places = [new.job_id for new in items], [new.name for new in items]
+        there = await c.fetch(_select("artifacts_named", 3), tenant, *places)
+        plan = arrange(
+            items,
+            faults=faults,
+            there=[Artifact(*row) for row in there],
+            safe=safe,
+            used=used,
+            quota=quota,
+            now=await c.fetchval("select interlock.clock()"),
+            whole=whole,
+        )
+        columns = [list(column) for column in zip(*(new[:10] for new in plan.shown), strict=True)] or [[]] * 10
+        await c.execute(
+            call("show_artifacts", 15), tenant, *columns, plan.spare, plan.replaced, REPLACED_KEPT_SECONDS, plan.growth
+        )
+        return plan.answers
+
+
+async def _faults(c: Conn, tenant: str, holders: set[Holder]) -> dict[Holder, Error]:
+    """Why these are not, or no longer, the holders of their jobs; those who are stay so until the transaction ends."""
+    rows = await c.fetch(call("artifact_holders", 2), tenant, sorted({holder.job_id for holder in holders}))
+    late = holders - {Holder(*row) for row in rows}
+    return {holder: (await why_not_held(c, tenant, [holder]))[holder.job_id].error for holder in late}

@@ -1,0 +1,58 @@
+"""Events on PostgreSQL: told by whoever holds a job, read by job or as one feed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from interlock.domain.progress import SMALLEST_ID, Event, EventRow, Fed, Level, Place
+from interlock.storage.postgres.connection import Conn, call
+
+
+class Telling(Protocol):
+    """A report or a heartbeat."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def worker(self) -> str: ...
+    @property
+    def events(self) -> tuple[Event, ...]: ...
+
+
+async def write(connection: Conn, tenant: str, told: Sequence[Telling]) -> list[tuple[int, ...] | None]:
+    """Add events and number them; one that is there already keeps its number. None for a job that is not held."""
+    rows = [(t.id, t.fence, t.worker, e.id, str(e.level), *e[2:]) for t in told for e in t.events]
+    if not rows:
+        return [() for _ in told]
+    kept = await connection.fetch(call("add_events", 9), tenant, *zip(*rows, strict=True))
+    numbers: dict[int, int] = dict(map(tuple, kept))
+    answers: list[tuple[int, ...] | None] = []
+    place = 1
+    for t in told:
+        places = range(place, place := place + len(t.events))
+        answers.append(tuple(numbers[p] for p in places) if places.start in numbers or not places else None)
+    return answers
+
+
+async def of_job(connection: Conn, tenant: str, job_id: str, after: int, limit: int) -> list[EventRow]:
+    """The events of one job that come after a number, oldest first."""
+    return [_row(*row) for row in await connection.fetch(call("events", 4), tenant, job_id, after, limit)]
+
+
+async def feed(connection: Conn, tenant: str, after: Place, limit: int) -> list[Fed]:
+    """The settled events of all jobs that come after a place."""
+    rows = await connection.fetch(call("feed", 6), tenant, *after, limit)
+    return [Fed(Place(*row[:4]), _row(*row[2:])) for row in map(tuple, rows)]
+
+
+async def feed_end(connection: Conn) -> Place:
+    """The place before whatever is told from now on."""
+    ((epoch, turn),) = await connection.fetch(call("feed_end", 0))
+    return Place(epoch, turn, SMALLEST_ID, 0)
+
+
+def _row(job_id: str, seq: int, id: str, level: str, *rest: Any) -> EventRow:
+    return EventRow(job_id, seq, id, Level(level), *rest)

@@ -1,0 +1,194 @@
+-- Gates: what people are asked while a job waits, what they answered, and the hash of the link that lets somebody answer.
+
+create table interlock.approval (
+  id              uuid        not null,
+  job_id          uuid        not null,
+  fence           bigint      not null,
+  opened_at       timestamptz not null,
+  expires_at      timestamptz not null,
+  required        integer     not null,
+  deadline        timestamptz,
+  closed_at       timestamptz,
+  token_minted_at timestamptz,
+  tenant          text        not null,
+  status          text        not null,
+  on_deny         text        not null,
+  digest          text        not null,
+  opened_by       text        not null,
+  closed_by       text,
+  comment         text,
+  risk            text,
+  token_minted_by text,
+  token_sha256    bytea,
+  prompt          text        not null,
+  details         text,
+  schema          text,
+  data            text,
+  primary key (tenant, id),
+  constraint status_is_known check (status in ('open', 'approved', 'denied', 'expired', 'void')),
+  constraint closed_exactly_when_not_open check ((closed_at is null) = (status = 'open')),
+  constraint decided_by_somebody check ((closed_by is not null) = (status in ('approved', 'denied'))),
+  constraint data_only_with_approval check (data is null or (status = 'approved' and required = 1)),
+  constraint link_only_for_one_vote check (token_sha256 is null or (required = 1 and length(token_sha256) = 32)),
+  constraint link_has_a_maker check
+    ((token_sha256 is null) = (token_minted_by is null) and (token_sha256 is null) = (token_minted_at is null)),
+  constraint digest_is_sha256 check (length(digest) = 64),
+  constraint required_in_range check (required between 1 and 100),
+  constraint on_deny_is_known check (on_deny in ('fail', 'resume'))
+);
+create unique index approval_one_open on interlock.approval (tenant, job_id) where status = 'open';
+create unique index approval_of_grant on interlock.approval (tenant, job_id, fence);
+create unique index approval_token on interlock.approval (token_sha256) where token_sha256 is not null;
+create index approval_newest on interlock.approval (tenant, opened_at, id);
+create index approval_open on interlock.approval (tenant, opened_at, id) where status = 'open';
+create index approval_due on interlock.approval (tenant, expires_at) where status = 'open';
+create index approval_deadline on interlock.approval (tenant, deadline) where status = 'open' and deadline is not null;
+
+comment on table interlock.approval is 'Every gate a job has opened: what people were asked and how it was decided. One open per job.';
+comment on column interlock.approval.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.approval.id is 'Names the gate; the job that waits for it has it as gate_id.';
+comment on column interlock.approval.job_id is 'The job that asked.';
+comment on column interlock.approval.fence is 'The grant that ended by asking; each grant asks at most once.';
+comment on column interlock.approval.status is 'open, approved, denied, expired, or void: its job no longer waits for it. Closed is final.';
+comment on column interlock.approval.prompt is 'The question, for people.';
+comment on column interlock.approval.details is 'JSON text: whatever helps to decide.';
+comment on column interlock.approval.risk is 'How bad a wrong answer would be, in a word of the caller.';
+comment on column interlock.approval.schema is 'JSON Schema of the data that an approver may send along.';
+comment on column interlock.approval.digest is 'SHA-256 over payload, prompt, details and schema; the decision is about exactly these.';
+comment on column interlock.approval.required is 'How many principals must approve.';
+comment on column interlock.approval.on_deny is 'What a denial does to the job: fail ends it, resume lets it go on and know.';
+comment on column interlock.approval.opened_by is 'Who asked, and therefore cannot answer.';
+comment on column interlock.approval.opened_at is 'When it was asked.';
+comment on column interlock.approval.expires_at is 'When the job fails if nobody has decided.';
+comment on column interlock.approval.deadline is 'When the job may no longer start, as it was when it asked.';
+comment on column interlock.approval.closed_by is 'Whose vote decided.';
+comment on column interlock.approval.closed_at is 'When it was decided, expired or became void.';
+comment on column interlock.approval.comment is 'What whoever decided wrote.';
+comment on column interlock.approval.data is 'JSON text that came with the approval; it fits the schema.';
+comment on column interlock.approval.token_sha256 is 'SHA-256 of the newest link token; looked up before a tenant is known.';
+comment on column interlock.approval.token_minted_by is 'Who had the link made.';
+comment on column interlock.approval.token_minted_at is 'When.';
+
+create table interlock.approval_vote (
+  approval_id uuid        not null,
+  job_id      uuid        not null,
+  at          timestamptz not null,
+  tenant      text        not null,
+  voter       text        not null,
+  decision    text        not null,
+  comment     text,
+  primary key (tenant, approval_id, voter),
+  constraint decision_is_known check (decision in ('approve', 'deny'))
+);
+create index approval_vote_job on interlock.approval_vote (tenant, job_id);
+
+comment on table interlock.approval_vote is 'What each principal said about a gate; nobody is heard twice.';
+comment on column interlock.approval_vote.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.approval_vote.approval_id is 'The gate.';
+comment on column interlock.approval_vote.voter is 'Who voted.';
+comment on column interlock.approval_vote.job_id is 'The job that asked.';
+comment on column interlock.approval_vote.decision is 'approve or deny.';
+comment on column interlock.approval_vote.comment is 'What they wrote.';
+comment on column interlock.approval_vote.at is 'When.';
+
+create view interlock.approval_view with (security_invoker = true) as
+select a.tenant, a.id, a.job_id, a.fence, a.status, a.prompt, a.details, a.risk, a.schema, a.digest, a.required, a.on_deny,
+  a.opened_by, a.opened_at, a.expires_at, a.closed_by, a.closed_at, a.comment, a.data, a.token_sha256, a.token_minted_by,
+  a.token_minted_at,
+  (select coalesce(json_agg(json_build_array(v.voter, v.decision, v.comment, interlock.micros(v.at)) order by v.at, v.voter), '[]')::text
+   from interlock.approval_vote v where v.tenant = a.tenant and v.approval_id = a.id) as votes
+from interlock.approval a;
+comment on view interlock.approval_view is 'A gate as it is shown, with its votes as JSON, in the order of the record.';
+
+-- A gate never outlives the wait for it. Whoever decides closes it first; any other way out of the wait closes it here.
+create function interlock.close_gate() returns trigger language plpgsql as $$
+begin
+  update interlock.approval a set status = case new.verb when 'expire' then 'expired' else 'void' end, closed_at = interlock.clock()
+  where a.tenant = old.tenant and a.id = old.gate_id and a.status = 'open';
+  return null;
+end $$;
+create trigger gate_closes_with_the_wait after update of gate_id on interlock.job for each row
+  when (old.gate_id is not null and new.gate_id is distinct from old.gate_id) execute function interlock.close_gate();
+
+create function interlock.refuse_approval_change() returns trigger language plpgsql as $$
+begin
+  if old.status <> 'open' then
+    raise exception 'interlock: an approval is decided once; a closed one never changes' using errcode = 'check_violation';
+  end if;
+  raise exception 'interlock: what people are asked never changes' using errcode = 'check_violation';
+end $$;
+create trigger approval_is_decided_once before update on interlock.approval for each row
+  when (old.status <> 'open') execute function interlock.refuse_approval_change();
+create trigger approval_keeps_its_question before update of tenant, id, job_id, fence, prompt, details, risk, schema, digest, required,
+  on_deny, opened_by, opened_at, expires_at, deadline on interlock.approval for each row execute function interlock.refuse_approval_change();
+
+create function interlock.refuse_vote_change() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: a vote never changes' using errcode = 'check_violation';
+end $$;
+create trigger vote_never_changes before update on interlock.approval_vote for each row execute function interlock.refuse_vote_change();
+
+create function interlock.refuse_approval_delete() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: approvals and votes go only with their job' using errcode = 'check_violation';
+end $$;
+create trigger approval_goes_with_its_job before delete on interlock.approval for each row
+  when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_approval_delete();
+create trigger vote_goes_with_its_job before delete on interlock.approval_vote for each row
+  when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_approval_delete();
+
+alter table interlock.approval enable row level security;
+alter table interlock.approval force row level security;
+create policy tenant_only on interlock.approval using (tenant = (select interlock.current_tenant()));
+alter table interlock.approval_vote enable row level security;
+alter table interlock.approval_vote force row level security;
+create policy tenant_only on interlock.approval_vote using (tenant = (select interlock.current_tenant()));
+
+grant select, insert on interlock.approval, interlock.approval_vote to interlock_app;
+grant update (status, closed_by, closed_at, comment, data, token_sha256, token_minted_by, token_minted_at) on interlock.approval
+  to interlock_app;
+grant select on interlock.approval_view to interlock_app;
+grant select (tenant, id, job_id, status, expires_at, deadline, token_sha256) on interlock.approval to interlock_sweep;
+create policy sweep on interlock.approval for select to interlock_sweep using (true);
+
+-- Whose gate, and which, has a link token with this hash; everything else about it is read as that tenant.
+create function interlock.gate_of_token(p_sha256 bytea) returns table (tenant text, gate_id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select a.tenant, a.id from approval a where a.token_sha256 = p_sha256
+$$;
+
+-- Both skip from one tenant that has an open gate to the next: tenants with none cost nothing.
+create function interlock.due_gates(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  with recursive t(tenant) as (
+    (select x.tenant from approval x where x.status = 'open' order by x.tenant limit 1)
+    union all
+    select (select x.tenant from approval x where x.tenant > t.tenant and x.status = 'open' order by x.tenant limit 1) from t
+    where t.tenant is not null
+  )
+  select a.tenant, a.job_id from t cross join lateral
+    (select tenant, job_id from approval where tenant = t.tenant and status = 'open' and expires_at <= p_now
+     order by expires_at limit p_limit) a
+  limit p_limit
+$$;
+
+create function interlock.due_waits(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  with recursive t(tenant) as (
+    (select x.tenant from approval x where x.status = 'open' and x.deadline is not null order by x.tenant limit 1)
+    union all
+    select (select x.tenant from approval x where x.tenant > t.tenant and x.status = 'open' and x.deadline is not null
+            order by x.tenant limit 1) from t
+    where t.tenant is not null
+  )
+  select a.tenant, a.job_id from t cross join lateral
+    (select tenant, job_id from approval where tenant = t.tenant and status = 'open' and deadline <= p_now
+     order by deadline limit p_limit) a
+  limit p_limit
+$$;
+
+grant create on schema interlock to interlock_sweep;
+alter function interlock.gate_of_token(bytea) owner to interlock_sweep;
+alter function interlock.due_gates(timestamptz, integer) owner to interlock_sweep;
+alter function interlock.due_waits(timestamptz, integer) owner to interlock_sweep;
+revoke create on schema interlock from interlock_sweep;

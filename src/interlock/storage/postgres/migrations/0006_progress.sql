@@ -1,0 +1,86 @@
+-- What workers leave behind while a job runs: steps that are not done twice, events that people read.
+
+create table interlock.job_step (
+  job_id     uuid        not null,
+  seq        integer     not null,
+  occurrence integer     not null,
+  fence      bigint      not null,
+  at         timestamptz not null,
+  sanitized  boolean     not null,
+  tenant     text        not null,
+  name       text        not null,
+  function   text,
+  result     text        not null,
+  primary key (tenant, job_id, seq),
+  constraint job_step_once unique (tenant, job_id, name, occurrence)
+);
+comment on table interlock.job_step is 'The results of named parts of runs: the first one of each name and occurrence is kept for good.';
+comment on column interlock.job_step.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.job_step.job_id is 'Of which job.';
+comment on column interlock.job_step.seq is 'Its place among the steps of its job, in the order they were saved.';
+comment on column interlock.job_step.name is 'What the code of the job calls it.';
+comment on column interlock.job_step.occurrence is 'Which of several steps of that name.';
+comment on column interlock.job_step.function is 'What computed it, so that a run of changed code is noticed.';
+comment on column interlock.job_step.result is 'Exact JSON text.';
+comment on column interlock.job_step.fence is 'The grant under which it was saved; 0 if it came with a redrive.';
+comment on column interlock.job_step.at is 'When it was saved.';
+comment on column interlock.job_step.sanitized is 'Whether text that is not Unicode had to be replaced.';
+
+create table interlock.job_event (
+  job_id    uuid        not null,
+  id        uuid        not null,
+  turn      bigint      not null,
+  fence     bigint      not null,
+  at        timestamptz not null,
+  seq       integer     not null,
+  epoch     integer     not null,
+  sanitized boolean     not null,
+  tenant    text        not null,
+  level     text        not null,
+  message   text        not null,
+  payload   text,
+  primary key (tenant, job_id, seq),
+  constraint job_event_once unique (tenant, job_id, id),
+  constraint level_is_known check (level in ('info', 'warn', 'error'))
+);
+create index job_event_feed on interlock.job_event (tenant, epoch, turn, job_id, seq);
+comment on table interlock.job_event is
+  'What workers tell of their progress. epoch and turn put the events of all jobs into one order in which nothing ever appears '
+  'before what may have been read already.';
+comment on column interlock.job_event.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.job_event.job_id is 'Of which job.';
+comment on column interlock.job_event.seq is 'Its place among the events of its job, in the order they were told.';
+comment on column interlock.job_event.id is 'Given by the worker; the same again adds nothing.';
+comment on column interlock.job_event.epoch is 'How often this database had been restored when it was told.';
+comment on column interlock.job_event.turn is 'The id of the transaction that wrote it, or the turn of the event before it if that is later.';
+comment on column interlock.job_event.level is 'info, warn or error.';
+comment on column interlock.job_event.message is 'A sentence for people.';
+comment on column interlock.job_event.payload is 'Exact JSON text for programs, if any.';
+comment on column interlock.job_event.fence is 'The grant under which it was told.';
+comment on column interlock.job_event.at is 'When it was told.';
+comment on column interlock.job_event.sanitized is 'Whether text that is not Unicode had to be replaced.';
+
+create function interlock.refuse_progress() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: steps and events are append-only and go only with their job; % is refused', tg_op
+    using errcode = 'insufficient_privilege';
+end $$;
+
+do $$
+declare
+  name text;
+begin
+  foreach name in array array['job_step', 'job_event'] loop
+    execute format('alter table interlock.%I enable row level security', name);
+    execute format('alter table interlock.%I force row level security', name);
+    execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
+    execute format('grant select, insert on interlock.%I to interlock_app', name);
+    execute format('create trigger %I before update on interlock.%I for each row execute function interlock.refuse_progress()',
+                   name || '_never_changes', name);
+    execute format('create trigger %I before delete on interlock.%I for each row
+                      when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_progress()',
+                   name || '_goes_with_its_job', name);
+    execute format('create trigger %I before truncate on interlock.%I for each statement execute function interlock.refuse_progress()',
+                   name || '_is_not_truncated', name);
+  end loop;
+end $$;

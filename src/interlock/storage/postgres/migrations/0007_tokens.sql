@@ -1,0 +1,80 @@
+-- Bearer tokens: of the text of one only its SHA-256 is kept.
+
+create table interlock.token (
+  tenant       text not null,
+  id           uuid not null,
+  hash         bytea not null check (length(hash) = 32),
+  description  text,
+  roles        text[] not null check (cardinality(roles) > 0
+                 and roles <@ array['read', 'produce', 'work', 'operate', 'approve', 'admin']),
+  worker_id    text,
+  types        text[],
+  repositories text[],
+  capabilities text[] not null default '{}',
+  key          text,
+  created_at   timestamptz not null,
+  created_by   text not null,
+  expires_at   timestamptz,
+  last_used_at timestamptz,
+  revoked_at   timestamptz,
+  revoked_by   text,
+  primary key (tenant, id),
+  check ((revoked_at is null) = (revoked_by is null)),
+  check (expires_at is null or expires_at > created_at),
+  check (not roles @> array['work', 'approve']),
+  check (worker_id is null or (roles @> array['work'] and not roles && array['operate', 'admin']))
+);
+
+create unique index token_hash on interlock.token (hash);
+create unique index token_key on interlock.token (tenant, key) where key is not null;
+create index token_newest on interlock.token (tenant, created_at, id);
+
+comment on table interlock.token is 'Bearer tokens; the text of one is shown once and never kept.';
+comment on column interlock.token.tenant is 'Whose token it is; a credential alone says which tenant a call is for.';
+comment on column interlock.token.id is 'The name under which it is listed and revoked; no secret.';
+comment on column interlock.token.hash is 'SHA-256 of its text; looked up before a tenant is known.';
+comment on column interlock.token.description is 'What people wrote about it.';
+comment on column interlock.token.roles is 'What its bearer may do.';
+comment on column interlock.token.worker_id is 'The worker it belongs to; null for other tokens.';
+comment on column interlock.token.types is 'Job types it may claim; null means any.';
+comment on column interlock.token.repositories is 'Repositories whose jobs it may claim; null means any.';
+comment on column interlock.token.capabilities is 'What its worker can do; nothing unless said.';
+comment on column interlock.token.key is 'The key it was made under, so that making it can be repeated.';
+comment on column interlock.token.created_at is 'When it was made.';
+comment on column interlock.token.created_by is 'Who made it.';
+comment on column interlock.token.expires_at is 'From when on it lets nobody in; null means never.';
+comment on column interlock.token.last_used_at is 'When it was last seen, to the minute.';
+comment on column interlock.token.revoked_at is 'Since when it lets nobody in.';
+comment on column interlock.token.revoked_by is 'Who revoked it.';
+
+create function interlock.refuse_token_change() returns trigger language plpgsql as $$
+begin
+  raise exception 'a token never changes but to be revoked, once' using errcode = 'check_violation';
+end $$;
+comment on function interlock.refuse_token_change() is 'What a token says is settled when it is made.';
+
+create trigger token_only_revoked before update on interlock.token for each row
+  when ((old.tenant, old.id, old.hash, old.description, old.roles, old.worker_id, old.types, old.repositories, old.capabilities,
+         old.key, old.created_at, old.created_by, old.expires_at)
+      is distinct from (new.tenant, new.id, new.hash, new.description, new.roles, new.worker_id, new.types, new.repositories,
+         new.capabilities, new.key, new.created_at, new.created_by, new.expires_at)
+    or (old.revoked_at is not null and (old.revoked_at, old.revoked_by) is distinct from (new.revoked_at, new.revoked_by)))
+  execute function interlock.refuse_token_change();
+
+alter table interlock.token enable row level security;
+alter table interlock.token force row level security;
+create policy tenant_only on interlock.token using (tenant = (select interlock.current_tenant()));
+grant select, insert, update (last_used_at, revoked_at, revoked_by) on interlock.token to interlock_app;
+
+grant select (tenant, id, hash) on interlock.token to interlock_sweep;
+create policy sweep on interlock.token for select to interlock_sweep using (true);
+
+-- Whose token has this hash; everything else about it is read as that tenant.
+create function interlock.token_owner(p_hash bytea) returns table (tenant text, token_id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select t.tenant, t.id from token t where t.hash = p_hash
+$$;
+
+grant create on schema interlock to interlock_sweep;
+alter function interlock.token_owner(bytea) owner to interlock_sweep;
+revoke create on schema interlock from interlock_sweep;

@@ -1,0 +1,85 @@
+-- Artifacts of jobs, the objects that no artifact points to, and how many bytes each tenant keeps.
+
+create table interlock.artifact (
+  job_id       uuid        not null,
+  id           uuid        not null,
+  fence        bigint      not null,
+  created_at   timestamptz not null,
+  size         bigint,
+  tenant       text        not null,
+  worker       text        not null,
+  name         text        not null,
+  sha256       bytea,
+  content_type text,
+  object_key   text,
+  url          text,
+  primary key (tenant, job_id, id),
+  constraint file_or_link check
+    ((url is null) = (object_key is not null) and (url is null) = (size is not null) and (url is null) = (sha256 is not null)
+     and (url is null) = (content_type is not null)),
+  constraint whole_hash check (length(sha256) = 32),
+  constraint size_not_negative check (size >= 0)
+);
+create unique index artifact_name on interlock.artifact (tenant, job_id, name);
+create index artifact_newest on interlock.artifact (tenant, job_id, created_at, id);
+comment on table interlock.artifact is 'Named files and links of jobs. A row is there only when all its bytes are.';
+comment on column interlock.artifact.tenant is 'Whose it is.';
+comment on column interlock.artifact.job_id is 'The job it belongs to.';
+comment on column interlock.artifact.id is 'Its id; another one after it was replaced.';
+comment on column interlock.artifact.fence is 'The grant under which it was added.';
+comment on column interlock.artifact.worker is 'The worker that added it.';
+comment on column interlock.artifact.created_at is 'When it was added.';
+comment on column interlock.artifact.name is 'Its name, once per job; never part of a path.';
+comment on column interlock.artifact.size is 'Bytes of a file; null for a link.';
+comment on column interlock.artifact.sha256 is 'SHA-256 of the bytes of a file, computed here.';
+comment on column interlock.artifact.content_type is 'What the worker says the file is; never believed.';
+comment on column interlock.artifact.object_key is 'Where the bytes are: a random key, never shown.';
+comment on column interlock.artifact.url is 'The address of a link; never fetched.';
+
+create table interlock.artifact_orphan (
+  collect_at timestamptz not null,
+  condemned  boolean     not null default false,
+  tenant     text        not null,
+  object_key text        not null,
+  primary key (tenant, object_key)
+);
+create index artifact_orphan_due on interlock.artifact_orphan (collect_at);
+comment on table interlock.artifact_orphan is
+  'Objects that no artifact points to: uploads under way, what was given up, what was replaced.';
+comment on column interlock.artifact_orphan.tenant is 'Whose it is.';
+comment on column interlock.artifact_orphan.object_key is 'Where the bytes are, or may be.';
+comment on column interlock.artifact_orphan.collect_at is 'When they may be deleted.';
+comment on column interlock.artifact_orphan.condemned is 'Being deleted: it can no longer become an artifact, whatever the clock says.';
+
+create table interlock.artifact_usage (
+  bytes  bigint not null check (bytes >= 0),
+  tenant text   not null primary key
+);
+comment on table interlock.artifact_usage is 'How much each tenant keeps, for its quota.';
+comment on column interlock.artifact_usage.tenant is 'Whose it is.';
+comment on column interlock.artifact_usage.bytes is 'The sizes of all its files together.';
+
+do $$
+declare
+  name text;
+begin
+  foreach name in array array['artifact', 'artifact_orphan', 'artifact_usage'] loop
+    execute format('alter table interlock.%I enable row level security', name);
+    execute format('alter table interlock.%I force row level security', name);
+    execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
+  end loop;
+end $$;
+grant select, insert, delete on interlock.artifact to interlock_app;
+grant select, insert, update, delete on interlock.artifact_orphan to interlock_app;
+grant select, insert, update on interlock.artifact_usage to interlock_app;
+
+grant select on interlock.artifact_orphan to interlock_sweep;
+create policy sweep on interlock.artifact_orphan for select to interlock_sweep using (true);
+
+create function interlock.due_orphans(p_now timestamptz, p_limit integer) returns table (tenant text, object_key text)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select o.tenant, o.object_key from artifact_orphan o where o.collect_at <= p_now order by o.collect_at limit p_limit
+$$;
+grant create on schema interlock to interlock_sweep;
+alter function interlock.due_orphans(timestamptz, integer) owner to interlock_sweep;
+revoke create on schema interlock from interlock_sweep;

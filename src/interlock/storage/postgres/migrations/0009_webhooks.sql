@@ -1,0 +1,288 @@
+-- Who listens to what, and the outbox: one row for each event on its way to one receiver, written with the change it tells of.
+
+create table interlock.subscription (
+  tenant               text        not null,
+  id                   uuid        not null,
+  created_at           timestamptz not null,
+  min_interval_seconds double precision not null check (min_interval_seconds >= 0),
+  failures             integer     not null default 0,
+  turn                 bigint      not null default 0,
+  expires_at           timestamptz,
+  ended_at             timestamptz,
+  resting_until        timestamptz,
+  previous_until       timestamptz,
+  channel              text        not null,
+  url                  text        not null,
+  events               text[]      not null check (cardinality(events) > 0),
+  types                text[],
+  mode                 text        not null check (mode in ('broadcast', 'group')),
+  group_id             text,
+  ended_reason         text,
+  secret               text        not null,
+  previous_secret      text,
+  created_by           text        not null,
+  key                  text,
+  body_sha256          bytea,
+  primary key (tenant, id),
+  constraint grouped_exactly_in_group_mode check ((mode = 'group') = (group_id is not null)),
+  constraint ended_for_a_reason check ((ended_at is null) = (ended_reason is null)),
+  constraint previous_secret_for_a_while check ((previous_secret is null) = (previous_until is null))
+);
+create unique index subscription_key on interlock.subscription (tenant, key) where key is not null;
+create index subscription_channel on interlock.subscription (tenant, channel);
+comment on table interlock.subscription is 'A webhook listener.';
+comment on column interlock.subscription.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.subscription.id is 'A UUIDv7.';
+comment on column interlock.subscription.created_at is 'When it was made.';
+comment on column interlock.subscription.min_interval_seconds is 'Events of one kind that come closer together are folded into one.';
+comment on column interlock.subscription.failures is 'How many tries in a row have failed.';
+comment on column interlock.subscription.turn is 'Whoever of a group has the lowest gets the next event.';
+comment on column interlock.subscription.expires_at is 'From then on it hears of nothing new; null means never.';
+comment on column interlock.subscription.ended_at is 'Since when nothing is sent to it.';
+comment on column interlock.subscription.resting_until is 'Until then others of its group are asked first, since it failed.';
+comment on column interlock.subscription.previous_until is 'How long the last secret signs too.';
+comment on column interlock.subscription.channel is 'The queue of deliveries it takes from: its own, or that of its group.';
+comment on column interlock.subscription.url is 'Where events go.';
+comment on column interlock.subscription.events is 'What it listens to.';
+comment on column interlock.subscription.types is 'Types of jobs it listens to; null means all.';
+comment on column interlock.subscription.mode is 'broadcast: it gets every event; group: one of the group does.';
+comment on column interlock.subscription.group_id is 'Which group it belongs to.';
+comment on column interlock.subscription.ended_reason is 'Why nothing is sent to it; gone means that its receiver said so.';
+comment on column interlock.subscription.secret is 'Signs what it gets; shown once, kept because it is needed to sign.';
+comment on column interlock.subscription.previous_secret is 'The secret before, while receivers change over.';
+comment on column interlock.subscription.created_by is 'Who made it.';
+comment on column interlock.subscription.key is 'The same key with the same body finds it again.';
+comment on column interlock.subscription.body_sha256 is 'SHA-256 of the request that carried the key.';
+
+create table interlock.webhook_secret (
+  tenant          text primary key,
+  secret          text not null,
+  previous_secret text,
+  previous_until  timestamptz,
+  check ((previous_secret is null) = (previous_until is null))
+);
+comment on table interlock.webhook_secret is 'What signs the events that go to the webhooks of single jobs.';
+comment on column interlock.webhook_secret.tenant is 'Whose row this is.';
+comment on column interlock.webhook_secret.secret is 'Made at first use; shown once, when it is rotated.';
+comment on column interlock.webhook_secret.previous_secret is 'The secret before, while receivers change over.';
+comment on column interlock.webhook_secret.previous_until is 'How long the last secret signs too.';
+
+create table interlock.webhook_pace (
+  tenant      text        not null,
+  channel     text        not null,
+  event       text        not null,
+  type        text        not null,
+  quiet_until timestamptz not null,
+  primary key (tenant, channel, event, type)
+);
+comment on table interlock.webhook_pace is 'Until when a channel that folds bursts hears no more of one kind of event.';
+comment on column interlock.webhook_pace.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.webhook_pace.channel is 'The queue of deliveries.';
+comment on column interlock.webhook_pace.event is 'The event.';
+comment on column interlock.webhook_pace.type is 'The type of its jobs.';
+comment on column interlock.webhook_pace.quiet_until is 'When the next one may go.';
+
+create table interlock.outbox (
+  tenant           text        not null,
+  id               uuid        not null,
+  at               timestamptz not null,
+  job_id           uuid        not null,
+  attempt          integer     not null,
+  version          integer     not null,
+  attempts         integer     not null default 0,
+  grabs            integer     not null default 0,
+  job_status       interlock.status not null,
+  previous_status  interlock.status,
+  folded           integer,
+  last_status_code integer,
+  next_try_at      timestamptz,
+  last_tried_at    timestamptz,
+  settled_at       timestamptz,
+  subscription_id  uuid,
+  channel          text        not null,
+  event            text        not null,
+  type             text        not null,
+  status           text        not null default 'pending' check (status in ('pending', 'delivered', 'failed', 'dead')),
+  agent_kind       text,
+  agent_id         text,
+  tags             text[]      not null,
+  approval_id      text,
+  url              text,
+  last_error       text,
+  primary key (tenant, id),
+  constraint due_exactly_until_settled check
+    ((next_try_at is null) = (status in ('delivered', 'dead')) and (settled_at is not null) = (next_try_at is null))
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index outbox_due on interlock.outbox (tenant, channel, next_try_at) where next_try_at is not null;
+create index outbox_channel on interlock.outbox (tenant, channel, id);
+create index outbox_job on interlock.outbox (tenant, job_id);
+create index outbox_settled on interlock.outbox (settled_at) where settled_at is not null;
+comment on table interlock.outbox is
+  'Events on their way to receivers, written by the triggers of job in the transaction of the change they tell of.';
+comment on column interlock.outbox.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.outbox.id is 'A UUIDv7; the id of the message, the same at every try.';
+comment on column interlock.outbox.at is 'When the event happened.';
+comment on column interlock.outbox.job_id is 'The job it is about.';
+comment on column interlock.outbox.attempt is 'The attempt of the job.';
+comment on column interlock.outbox.version is 'The version of the job.';
+comment on column interlock.outbox.attempts is 'How often it was tried.';
+comment on column interlock.outbox.grabs is 'How often it was taken; a sender proves by it that a delivery is still its own.';
+comment on column interlock.outbox.job_status is 'The status the job reached.';
+comment on column interlock.outbox.previous_status is 'The status it left.';
+comment on column interlock.outbox.folded is 'How many more events this one stands for; null until a channel that folds bursts has let it go.';
+comment on column interlock.outbox.last_status_code is 'What the receiver answered last.';
+comment on column interlock.outbox.next_try_at is 'When it is due; whoever takes it moves this on, so that it comes back if they die.';
+comment on column interlock.outbox.last_tried_at is 'When it was last tried.';
+comment on column interlock.outbox.settled_at is 'When it was delivered or given up.';
+comment on column interlock.outbox.subscription_id is 'Who gets it, or got it last.';
+comment on column interlock.outbox.channel is 'The queue of deliveries it is in.';
+comment on column interlock.outbox.event is 'What happened.';
+comment on column interlock.outbox.type is 'The type of the job.';
+comment on column interlock.outbox.status is 'pending, delivered, failed (to be tried again), or dead.';
+comment on column interlock.outbox.agent_kind is 'The agent of the job.';
+comment on column interlock.outbox.agent_id is 'The agent of the job.';
+comment on column interlock.outbox.tags is 'The tags of the job.';
+comment on column interlock.outbox.approval_id is 'The approval it is about.';
+comment on column interlock.outbox.url is 'The webhook of the job; null where a subscription says where it goes.';
+comment on column interlock.outbox.last_error is 'Why the last try failed, in a word of ours.';
+
+do $$
+declare
+  name text;
+begin
+  foreach name in array array['subscription', 'webhook_secret', 'webhook_pace', 'outbox'] loop
+    execute format('alter table interlock.%I enable row level security', name);
+    execute format('alter table interlock.%I force row level security', name);
+    execute format('create policy tenant_only on interlock.%I using (tenant = (select interlock.current_tenant()))', name);
+  end loop;
+end $$;
+grant select, insert, update, delete on interlock.subscription, interlock.webhook_pace to interlock_app;
+grant select, insert, update on interlock.webhook_secret to interlock_app;
+grant select, update, delete on interlock.outbox to interlock_app;  -- only the triggers of job put anything in
+
+create function interlock.delivery_id() returns uuid language sql volatile
+  return encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+    placing substring(int8send(floor(extract(epoch from interlock.clock()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid;
+comment on function interlock.delivery_id() is 'A new UUIDv7.';
+
+-- Jobs of one type that become claimable together are one event; it is due when they are.
+create function interlock.tell_ready(p_tenant text, p_ids uuid[]) returns void
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  t timestamptz := clock();
+begin
+  insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
+    agent_id, tags)
+  select distinct on (s.channel, j.type, greatest(q.run_at, t)) j.tenant, delivery_id(), s.channel, 'queue.ready', t, greatest(q.run_at, t),
+    j.id, j.type, j.status, j.previous, j.attempt, j.version, j.agent_kind, j.agent_id, j.tags
+  from job j
+  join ready q on q.tenant = j.tenant and q.route = j.route and q.run_at = j.run_at and q.seq = j.seq and not q.blocked
+  join subscription s on s.tenant = j.tenant and s.ended_at is null and (s.expires_at is null or s.expires_at > t)
+    and 'queue.ready' = any(s.events) and (s.types is null or j.type = any(s.types))
+  where j.tenant = p_tenant and j.id = any(p_ids)
+  order by s.channel, j.type, greatest(q.run_at, t), j.seq;
+end $$;
+
+-- Runs after the triggers that keep ready, as its name comes later. It must cost next to nothing where nobody listens.
+create function interlock.announce() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  t timestamptz := clock();
+  whose text;
+  ids uuid[];
+begin
+  if tg_op = 'UPDATE' and exists (select from moved n where n.webhook is not null and n.status >= 'succeeded') then
+    insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
+      agent_id, tags, url)
+    select n.tenant, delivery_id(), 'host:' || substring(n.webhook from '://([^/]+)'), 'job.' || n.status, t, t, n.id, n.type, n.status,
+      n.previous, n.attempt, n.version, n.agent_kind, n.agent_id, n.tags, n.webhook
+    from moved n where n.webhook is not null and n.status >= 'succeeded' and n.status is distinct from n.previous;
+  end if;
+  select n.tenant into whose from moved n limit 1;
+  if not exists (select from subscription s where s.tenant = whose and s.ended_at is null) then
+    return null;
+  end if;
+
+  with heard as materialized (
+    select s.channel, e.event, s.types from subscription s cross join unnest(s.events) as e(event)
+    where s.tenant = whose and s.ended_at is null and (s.expires_at is null or s.expires_at > t)
+  )
+  insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
+    agent_id, tags, approval_id)
+  select distinct on (n.seq, h.channel, h.event) n.tenant, delivery_id(), h.channel, h.event, t, t, n.id, n.type, n.status, n.previous,
+    n.attempt, n.version, n.agent_kind, n.agent_id, n.tags,
+    case when h.event like 'approval.%' then coalesce(n.gate_id::text, n.metadata::json ->> 'gate_id') end
+  from moved n join heard h on (h.types is null or n.type = any(h.types)) and (h.event = 'job.' || n.status
+    or (h.event = 'approval.requested' and n.status = 'waiting_for_approval')
+    or (h.event = 'approval.decided' and n.previous = 'waiting_for_approval' and n.verb = 'decide'))
+  where n.tenant = whose and n.status is distinct from n.previous;
+
+  if exists (select from subscription s where s.tenant = whose and s.ended_at is null and 'queue.ready' = any(s.events)) then
+    -- Those that entered ready by this, and the parents of those that ended.
+    select array_agg(n.id) into ids from (
+      select m.id from moved m where m.status <= 'retry' and (m.previous is null or m.previous > 'retry')
+      union select m.parent_id from moved m where m.parent_id is not null and m.status >= 'succeeded') n;
+    perform tell_ready(whose, ids);
+  end if;
+  return null;
+end $$;
+create trigger announce_insert after insert on interlock.job referencing new table as moved
+  for each statement execute function interlock.announce();
+create trigger announce_update after update on interlock.job referencing new table as moved
+  for each statement execute function interlock.announce();
+
+-- A job may become claimable without a move of its own: its turn in the line of its agent has come.
+create function interlock.announce_place() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  whose text;
+begin
+  select n.tenant into whose from placed n limit 1;
+  if whose is not null
+      and exists (select from subscription s where s.tenant = whose and s.ended_at is null and 'queue.ready' = any(s.events)) then
+    perform tell_ready(whose, array(select n.job_id from placed n where not n.blocked));
+  end if;
+  return null;
+end $$;
+create trigger announce_place after update on interlock.ready referencing new table as placed
+  for each statement execute function interlock.announce_place();
+
+-- What must be found across tenants.
+grant select (tenant, channel, next_try_at, settled_at, id) on interlock.outbox to interlock_sweep;
+grant select (tenant, id, ended_at, expires_at) on interlock.subscription to interlock_sweep;
+create policy sweep on interlock.outbox for select to interlock_sweep using (true);
+create policy sweep on interlock.subscription for select to interlock_sweep using (true);
+
+-- Channels with something due: every tenant's longest waiting one first, then everybody's second, and so on.
+create function interlock.due_channels(p_now timestamptz, p_limit integer) returns table (tenant text, channel text)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  with recursive c(tenant, channel) as (
+    (select o.tenant, o.channel from outbox o where o.next_try_at is not null order by o.tenant, o.channel limit 1)
+    union all
+    select n.tenant, n.channel from c cross join lateral (
+      select o.tenant, o.channel from outbox o where o.next_try_at is not null and (o.tenant, o.channel) > (c.tenant, c.channel)
+      order by o.tenant, o.channel limit 1) n
+  ), due as (
+    select c.tenant, c.channel, d.next_try_at as since, row_number() over (partition by c.tenant order by d.next_try_at) as place
+    from c cross join lateral (select o.next_try_at from outbox o
+      where o.tenant = c.tenant and o.channel = c.channel and o.next_try_at is not null order by o.next_try_at limit 1) d
+    where d.next_try_at <= p_now
+  )
+  select due.tenant, due.channel from due order by due.place, due.since limit p_limit
+$$;
+
+create function interlock.old_subscriptions(p_before timestamptz, p_limit integer) returns table (tenant text, id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select s.tenant, s.id from subscription s where coalesce(s.ended_at, s.expires_at) <= p_before limit p_limit
+$$;
+
+create function interlock.old_deliveries(p_before timestamptz, p_limit integer) returns table (tenant text, id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select o.tenant, o.id from outbox o where o.settled_at <= p_before order by o.settled_at limit p_limit
+$$;
+
+grant create on schema interlock to interlock_sweep;
+alter function interlock.due_channels(timestamptz, integer) owner to interlock_sweep;
+alter function interlock.old_subscriptions(timestamptz, integer) owner to interlock_sweep;
+alter function interlock.old_deliveries(timestamptz, integer) owner to interlock_sweep;
+revoke create on schema interlock from interlock_sweep;

@@ -1,0 +1,104 @@
+"""Steps and events on PostgreSQL, each written only under the current fence."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from interlock.domain.job import Refused
+from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
+from interlock.storage.postgres import events
+from interlock.storage.postgres.beats import why_not_held
+from interlock.storage.postgres.connection import Conn, call
+from interlock.storage.signal import Signal
+from interlock.storage.turns import turns
+
+T = TypeVar("T")
+G = TypeVar("G", Step, Report)
+
+
+class ProgressVerbs(ABC):
+    """The part of the store that keeps steps and events."""
+
+    _told: Signal
+
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+        return await self._run(lambda c: save_steps(c, tenant, steps))
+
+    async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
+        return await self._run(lambda c: _steps(c, tenant, job_ids, after, limit))
+
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        answers = await self._run(lambda c: add_events(c, tenant, reports))
+        self._told.fire()
+        return answers
+
+    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int) -> list[EventRow]:
+        return await self._run(lambda c: events.of_job(c, tenant, job_id, after, limit))
+
+    async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
+        return await self._run(lambda c: events.feed(c, tenant, after, limit))
+
+    async def feed_end(self, tenant: str) -> Place:
+        return await self._run(events.feed_end)
+
+    def watch_events(self) -> asyncio.Event:
+        return self._told.event()
+
+    async def has_ended(self, tenant: str, job_id: str) -> bool | None:
+        rows = await self._run(lambda c: c.fetch(call("has_ended", 2), tenant, job_id))
+        return bool(rows[0][0]) if rows else None
+
+    @abstractmethod
+    async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
+
+
+async def save_steps(connection: Conn, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+    """Keep each step that is not there yet; the answer is what is kept."""
+    columns = zip(
+        *((s.id, s.fence, s.worker, s.name, s.occurrence, s.result, s.function, s.sanitized) for s in steps),
+        strict=True,
+    )
+    answers: dict[int, StepRow] = {}
+    for row in await connection.fetch(call("save_steps", 9), tenant, *columns):
+        place, *kept = row.values()
+        if row["result"] is None:
+            kept[StepRow._fields.index("result")] = steps[place - 1].result
+        answers[place - 1] = StepRow(*kept)
+    return await _refuse_others(connection, tenant, steps, answers)
+
+
+async def copy_steps(connection: Conn, tenant: str, source: str, target: str, *, through: str | None = None) -> int:
+    """Give a job that has none yet the steps of another, all or up to the last one of a name; tells how many."""
+    return int(
+        await connection.fetchval("select interlock.copy_steps($1, $2, $3, $4)", tenant, source, target, through)
+    )
+
+
+async def add_events(connection: Conn, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    """Add the events of each report whose worker still holds the job."""
+    numbers = await events.write(connection, tenant, reports)
+    answers = {i: answer for i, answer in enumerate(numbers) if answer is not None}
+    return await _refuse_others(connection, tenant, reports, answers)
+
+
+async def _refuse_others(connection: Conn, tenant: str, items: Sequence[G], answers: dict[int, T]) -> list[T | Refused]:
+    """All answers in order; what has none is told why."""
+    left = [i for i in range(len(items)) if i not in answers]
+    refused: dict[int, Refused] = {}
+    for turn in turns([items[i] for i in left]):
+        lost = {left[k]: items[left[k]] for k in turn}
+        faults = await why_not_held(connection, tenant, [(x.id, x.fence, x.worker) for x in lost.values()])
+        refused |= {i: faults[x.id] for i, x in lost.items()}
+    return [answers[i] if i in answers else refused[i] for i in range(len(items))]
+
+
+async def _steps(connection: Conn, tenant: str, job_ids: Sequence[str], after: int, limit: int) -> list[list[StepRow]]:
+    rows = await connection.fetch(call("steps", 4), tenant, list(job_ids), after, limit)
+    found: dict[str, list[StepRow]] = defaultdict(list)
+    for step in sorted((StepRow(*row) for row in rows), key=lambda step: step.seq):
+        found[step.job_id].append(step)
+    return [found[id] for id in job_ids]

@@ -1,0 +1,98 @@
+"""Types, agents and counts on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from interlock.domain.registry import Agent, Defaults, JobType, QueueStats, Registry
+from interlock.errors import AgentInUse
+from interlock.storage.postgres.connection import call
+
+if TYPE_CHECKING:
+    import asyncpg
+
+
+class RegistryVerbs(ABC):
+    """The part of the store that knows what jobs are of and for."""
+
+    @abstractmethod
+    async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
+
+    async def registry(self, tenant: str) -> Registry:
+        ((version,),) = await self._fetch("select interlock.registry($1)", tenant)
+        rows = await self._fetch(call("types", 1), tenant)
+        return Registry(version, {row["name"]: _type(row) for row in rows})
+
+    async def set_type(self, tenant: str, type: JobType) -> JobType:
+        d = type.defaults
+        (row,) = await self._fetch(
+            call("set_type", 7), tenant, type.name, type.schema, list(type.requires), dump(d), d.backoff,
+            d.lease_seconds,
+        )  # fmt: skip
+        return _type(row)
+
+    async def delete_type(self, tenant: str, name: str) -> bool:
+        ((gone,),) = await self._fetch("select interlock.drop_type($1, $2)", tenant, name)
+        return bool(gone)
+
+    async def set_agent(self, tenant: str, agent: Agent) -> Agent:
+        d = agent.defaults
+        (row,) = await self._fetch(
+            call("set_agent", 7), tenant, agent.kind, agent.id, agent.max_concurrency, agent.strict, dump(d), d.backoff
+        )
+        return _agent(row)
+
+    async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
+        return [_agent(row) for row in await self._fetch(call("agents", 4), tenant, *after, limit)]
+
+    async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]:
+        kinds, ids = zip(*names, strict=True)
+        rows = await self._fetch(call("agents_named", 3), tenant, kinds, ids)
+        return {(row["kind"], row["id"]): _agent(row) for row in rows}
+
+    async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:
+        ((gone,),) = await self._fetch("select interlock.drop_agent($1, $2, $3)", tenant, kind, id)
+        if gone is False:
+            raise AgentInUse(kind, id)
+        return bool(gone)
+
+    async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
+        return [QueueStats._make(row) for row in await self._fetch(call("stats", 2), tenant, type)]
+
+    async def join_lines(self, limit: int) -> int:
+        tenants = await self._fetch("select * from interlock.due_lines(interlock.clock(), $1)", limit)
+        for (tenant,) in tenants:
+            await self._fetch("select interlock.join_lines($1)", tenant)
+        return len(tenants)
+
+    async def fold_tallies(self, rows: int, limit: int) -> int:
+        tenants = await self._fetch("select * from interlock.long_tallies($1, $2)", rows, limit)
+        for (tenant,) in tenants:
+            await self._fetch("select interlock.fold_tally($1)", tenant)
+        return len(tenants)
+
+
+def dump(defaults: Defaults) -> str | None:
+    """Defaults as stored; None where there is none."""
+    said = {name: value for name, value in defaults._asdict().items() if value is not None}
+    return json.dumps(said, separators=(",", ":")) if said else None
+
+
+def load(text: str | None) -> Defaults:
+    return Defaults(**json.loads(text)) if text else Defaults()
+
+
+def _type(row: Any) -> JobType:
+    return JobType(
+        row["name"], row["schema"], tuple(row["requires"]), load(row["defaults"]), row["created_at"], row["updated_at"]
+    )
+
+
+def _agent(row: Any) -> Agent:
+    return Agent(
+        row["kind"], row["id"], row["max_concurrency"], row["strict"], load(row["defaults"]), row["implicit"],
+        row["created_at"], row["updated_at"],
+    )  # fmt: skip

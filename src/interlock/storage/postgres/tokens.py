@@ -1,0 +1,84 @@
+"""Bearer tokens on PostgreSQL."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from interlock.domain.job import Refused
+from interlock.domain.retry import SECOND
+from interlock.domain.token import NewToken, Sighting, Token
+from interlock.errors import NotFound, TokenExists
+from interlock.storage.postgres.connection import Conn, array_literal, call
+
+T = TypeVar("T")
+_FIND: Final = "select k.*, interlock.clock() as now from interlock.find_token($1) k"
+_LISTS: Final = frozenset({"roles", "types", "repositories", "capabilities"})
+
+
+class TokenVerbs(ABC):
+    """The part of a PostgreSQL store that keeps tokens."""
+
+    @abstractmethod
+    async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
+
+    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+        return await self._run(lambda c: _create(c, tenant, tokens)) if tokens else []
+
+    async def find_token(self, hash: bytes) -> Sighting | None:
+        return await self._run(lambda c: _find(c, hash))
+
+    async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
+        return await self._run(lambda c: _page(c, tenant, before, limit))
+
+    async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
+        return await self._run(lambda c: _revoke(c, tenant, ids, actor))
+
+    async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
+        return await self._run(lambda c: _touch(c, tenant, ids, round(older_than_seconds * SECOND)))
+
+
+async def _create(connection: Conn, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+    columns = zip(
+        *(
+            (t.id, t.hash, t.created_by, t.description, _text(t.roles), t.worker_id, _text(t.types),
+             _text(t.repositories), _text(t.capabilities), t.expires_in_seconds, t.key)
+            for t in tokens
+        ),
+        strict=True,
+    )  # fmt: skip
+    kept = [_to_token(row) for row in await connection.fetch(call("create_tokens", 12), tenant, *columns)]
+    by_id = {token.id: token for token in kept}
+    by_key = {token.key: token.id for token in kept}
+    return [by_id.get(t.id) or Refused(TokenExists(str(t.key), by_key[t.key])) for t in tokens]
+
+
+async def _find(connection: Conn, hash: bytes) -> Sighting | None:
+    row = await connection.fetchrow(_FIND, hash)
+    return None if row is None else Sighting(_to_token(row), row["hash"], row["now"])
+
+
+async def _page(connection: Conn, tenant: str, before: str | None, limit: int) -> list[Token]:
+    rows = await connection.fetch(call("list_tokens", 3), tenant, before, limit)
+    return sorted(map(_to_token, rows), key=lambda token: (token.created_at, token.id), reverse=True)
+
+
+async def _revoke(connection: Conn, tenant: str, ids: Sequence[str], actor: str) -> list[Token | Refused]:
+    rows = await connection.fetch(call("revoke_tokens", 3), tenant, list(ids), actor)
+    known = {token.id: token for token in map(_to_token, rows)}
+    return [known.get(id) or Refused(NotFound(id, what="token")) for id in ids]
+
+
+async def _touch(connection: Conn, tenant: str, ids: Sequence[str], older_than: int) -> int:
+    return int(await connection.fetchval("select interlock.touch_tokens($1, $2, $3)", tenant, list(ids), older_than))
+
+
+def _text(names: tuple[str, ...] | None) -> str | None:
+    return None if names is None else array_literal(names)
+
+
+def _to_token(row: Any) -> Token:
+    return Token._make(
+        tuple(row[field]) if field in _LISTS and row[field] is not None else row[field] for field in Token._fields
+    )

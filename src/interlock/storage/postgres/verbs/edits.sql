@@ -1,0 +1,25 @@
+-- What decides about an edit beyond the standing.
+create or replace function interlock.editable(p_tenant text, p_id uuid) returns table (priority integer, tags text[]) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select j.priority, j.tags from interlock.job j where j.tenant = p_tenant and j.id = p_id;
+end $$;
+
+-- Gives a waiting job its new values, and the route that goes with its priority.
+create or replace function interlock.edit(
+  p_tenant text, p_id uuid, p_version integer, p_actor text, p_metadata text, p_priority integer, p_run_at timestamptz,
+  p_deadline timestamptz, p_max_attempts integer, p_tags text[]
+) returns integer language plpgsql as $$
+declare
+  changed integer;
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  update interlock.job j set priority = p_priority, route = r.no, base = r.base, run_at = p_run_at, deadline = p_deadline,
+    max_attempts = p_max_attempts, tags = p_tags, previous = j.status, version = j.version + 1, verb = 'edit', actor = p_actor,
+    reason = null, metadata = p_metadata, updated_at = interlock.clock()
+  from interlock.job k cross join lateral
+    interlock.ensure_route(p_tenant, k.type, k.requires, p_priority, k.repository, k.affinity_key) r
+  where k.tenant = p_tenant and k.id = p_id and j.tenant = p_tenant and j.id = p_id and j.version = p_version;
+  get diagnostics changed = row_count;
+  return changed;
+end $$;

@@ -1,0 +1,93 @@
+-- What the digests of gates are made of.
+create or replace function interlock.payloads(p_tenant text, p_ids uuid[]) returns table (id uuid, payload text) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select j.id, j.payload from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
+end $$;
+
+-- Adds the gate that a job is about to wait for.
+create or replace function interlock.open_gate(
+  p_tenant text, p_id uuid, p_job_id uuid, p_fence bigint, p_prompt text, p_details text, p_risk text, p_schema text, p_digest text,
+  p_required integer, p_on_deny text, p_opened_by text, p_seconds double precision
+) returns void language plpgsql as $$
+declare
+  t timestamptz := interlock.clock();
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  insert into interlock.approval (tenant, id, job_id, fence, status, prompt, details, risk, schema, digest, required, on_deny, opened_by,
+    opened_at, expires_at, deadline)
+  select p_tenant, p_id, j.id, p_fence, 'open', p_prompt, p_details, p_risk, p_schema, p_digest, p_required, p_on_deny, p_opened_by,
+    t, t + p_seconds * interval '1 second', j.deadline
+  from interlock.job j where j.tenant = p_tenant and j.id = p_job_id;
+end $$;
+
+create or replace function interlock.approvals(p_tenant text, p_ids uuid[]) returns setof interlock.approval_view language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select v.* from interlock.approval_view v where v.tenant = p_tenant and v.id = any(p_ids);
+end $$;
+
+-- The same, held as they are until the transaction ends; whoever changes the job too has locked that first.
+create or replace function interlock.lock_approvals(p_tenant text, p_ids uuid[]) returns setof interlock.approval_view language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  perform from interlock.approval a where a.tenant = p_tenant and a.id = any(p_ids) order by a.id for update;
+  return query select v.* from interlock.approval_view v where v.tenant = p_tenant and v.id = any(p_ids);
+end $$;
+
+-- Newest first, from a place on. Open ones, which people look at, and those of one job are found without looking at any other.
+create or replace function interlock.find_approvals(
+  p_tenant text, p_status text, p_job_id uuid, p_opened_at timestamptz, p_id uuid, p_limit integer
+) returns setof interlock.approval_view language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  if p_job_id is not null then
+    return query select v.* from interlock.approval_view v
+      where v.tenant = p_tenant and v.job_id = p_job_id and (p_status is null or v.status = p_status)
+        and (p_id is null or (v.opened_at, v.id) < (p_opened_at, p_id))
+      order by v.opened_at desc, v.id desc limit p_limit;
+  elsif p_status = 'open' then
+    return query select v.* from interlock.approval_view v
+      where v.tenant = p_tenant and v.status = 'open' and (p_id is null or (v.opened_at, v.id) < (p_opened_at, p_id))
+      order by v.opened_at desc, v.id desc limit p_limit;
+  else
+    return query select v.* from interlock.approval_view v
+      where v.tenant = p_tenant and (p_status is null or v.status = p_status)
+        and (p_id is null or (v.opened_at, v.id) < (p_opened_at, p_id))
+      order by v.opened_at desc, v.id desc limit p_limit;
+  end if;
+end $$;
+
+-- The newest decided gate of each job.
+create or replace function interlock.decisions(p_tenant text, p_job_ids uuid[]) returns setof interlock.approval_view language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select v.* from unnest(p_job_ids) i(job_id) cross join lateral
+    (select w.* from interlock.approval_view w where w.tenant = p_tenant and w.job_id = i.job_id and w.status in ('approved', 'denied')
+     order by w.fence desc limit 1) v;
+end $$;
+
+create or replace function interlock.vote(
+  p_tenant text, p_id uuid, p_job_id uuid, p_voter text, p_decision text, p_comment text, p_at timestamptz
+) returns void language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  insert into interlock.approval_vote (tenant, approval_id, job_id, voter, decision, comment, at)
+  values (p_tenant, p_id, p_job_id, p_voter, p_decision, p_comment, p_at);
+end $$;
+
+create or replace function interlock.close_approval(
+  p_tenant text, p_id uuid, p_status text, p_by text, p_at timestamptz, p_comment text, p_data text
+) returns void language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  update interlock.approval a set status = p_status, closed_by = p_by, closed_at = p_at, comment = p_comment, data = p_data
+  where a.tenant = p_tenant and a.id = p_id;
+end $$;
+
+create or replace function interlock.mint_link(p_tenant text, p_id uuid, p_sha256 bytea, p_actor text) returns void language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  update interlock.approval a set token_sha256 = p_sha256, token_minted_by = p_actor, token_minted_at = interlock.clock()
+  where a.tenant = p_tenant and a.id = p_id;
+end $$;

@@ -1,0 +1,126 @@
+-- Agents with a limit have a line: of its jobs that are due, the first ones have a place, and only they may be claimed.
+-- `agent.used` counts places: those of jobs that hold one since they started, and those given to the head of the line. A claim
+-- moves a job from the second kind to the first and so needs no lock; everything else holds the agent's row.
+
+-- Locks agents in one order and names those with a limit; one without is held as it is, so that it gets none meanwhile.
+create or replace function interlock.lock_agents(p_nos bigint[]) returns bigint[] language plpgsql set search_path = interlock, pg_temp as $$
+declare
+  limited bigint[];
+  unlimited integer := 0;
+begin
+  select coalesce(array_agg(x.no), '{}') into limited from (
+    select a.no from agent a where a.tenant = current_tenant() and a.no = any(p_nos) and a.max_concurrency is not null order by a.no for update) x;
+  if cardinality(limited) < cardinality(p_nos) then
+    select count(*) into unlimited from (
+      select a.no from agent a where a.tenant = current_tenant() and a.no = any(p_nos) and a.max_concurrency is null order by a.no for share) x;
+    if cardinality(limited) + unlimited <> cardinality(p_nos) then
+      if (select count(*) from agent a where a.tenant = current_tenant() and a.no = any(p_nos)) < cardinality(p_nos) then
+        raise exception 'interlock: a job names an agent that does not exist' using errcode = 'foreign_key_violation';
+      end if;
+      raise exception 'interlock: the limit of an agent has just changed' using errcode = 'serialization_failure';
+    end if;
+  end if;
+  return limited;
+end $$;
+
+-- Whether a job that stops running or waiting must line up again; a strict agent lets it keep its place.
+create or replace function interlock.must_line_up(p_tenant text, p_line bigint) returns boolean
+  language sql stable set search_path = interlock, pg_temp as
+  $$ select p_line is not null and exists
+       (select from agent a where a.tenant = p_tenant and a.no = p_line and a.max_concurrency is not null and not a."strict") $$;
+
+-- Gives back the freed places (a line stands in p_freed once for each) and hands free ones to the heads of the lines. Each statement
+-- sees what the one before has done; the agents are locked by the caller.
+create or replace function interlock.settle_lines(p_lines bigint[], p_freed bigint[]) returns void language plpgsql
+  set search_path = interlock, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off as $$
+declare
+  t timestamptz := interlock.clock();
+begin
+  with given_back as materialized (
+    select no, count(*)::integer as n from unnest(p_freed) no group by no
+  ), open as materialized (
+    select a.no, a.used - coalesce(g.n, 0) as used, a.max_concurrency - a.used + coalesce(g.n, 0) as free
+    from agent a left join given_back g on g.no = a.no where a.tenant = current_tenant() and a.no = any(p_lines)
+  ), heads as materialized (
+    select h.at, open.no from open cross join lateral (
+      select q.ctid as at from ready q where q.tenant = current_tenant() and q.line = open.no and q.blocked and q.run_at <= t
+      order by q.run_at, q.seq limit greatest(open.free, 0)) h
+  ), placed as (
+    update ready q set blocked = false from heads where q.ctid = heads.at
+  )
+  update agent a set used = open.used + coalesce(h.n, 0)
+  from open left join (select no, count(*)::integer as n from heads group by no) h on h.no = open.no
+  where a.tenant = current_tenant() and a.no = open.no and a.used <> open.used + coalesce(h.n, 0);
+
+  -- Where places are left, the next job joins when it is due: the claim and the sweep look here for it.
+  update agent a set next_due = d.due
+  from (select a.no, case when a.used < a.max_concurrency then
+          (select q.run_at from ready q where q.tenant = a.tenant and q.line = a.no and q.blocked order by q.run_at limit 1) end as due
+        from agent a where a.tenant = current_tenant() and a.no = any(p_lines)) d
+  where a.tenant = current_tenant() and a.no = d.no and a.next_due is distinct from d.due;
+end $$;
+
+-- Takes back the places of jobs that have not started under them (a claim that is taking one right now keeps it); settle_lines
+-- deals them out anew.
+create or replace function interlock.take_back_places(p_lines bigint[]) returns void language plpgsql
+  set search_path = interlock, pg_temp as $$
+begin
+  with idle as materialized (
+    select q.ctid as at, q.line from agent a join ready q on q.tenant = a.tenant and q.line = a.no and not q.blocked
+    join job j on j.tenant = q.tenant and j.id = q.job_id
+    where a.tenant = current_tenant() and a.no = any(p_lines) and (not a."strict" or j.started_at is null)
+    for update of q skip locked
+  ), taken as (
+    update ready q set blocked = true from idle where q.ctid = idle.at returning q.line
+  )
+  update agent a set used = a.used - x.n from (select line, count(*)::integer as n from taken group by line) x
+  where a.tenant = current_tenant() and a.no = x.line;
+end $$;
+
+-- Jobs of limited agents that have come due while there was a free place.
+create or replace function interlock.join_lines(p_tenant text) returns void language plpgsql security definer
+  set search_path = interlock, pg_temp as $$
+declare
+  lines bigint[];
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  select array_agg(x.no) into lines from (
+    select a.no from agent a where a.tenant = p_tenant and a.next_due <= interlock.clock() and a.max_concurrency is not null
+    order by a.no for update skip locked) x;
+  if lines is not null then
+    perform settle_lines(lines, '{}');
+  end if;
+end $$;
+
+-- A new limit or strictness counts the places anew.
+create or replace function interlock.relimit() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  holding integer;
+begin
+  if new.max_concurrency is null then
+    update ready q set blocked = false where q.tenant = new.tenant and q.line = new.no and q.blocked;
+    update agent a set used = 0, next_due = null where a.tenant = new.tenant and a.no = new.no;
+    return null;
+  end if;
+  with waiting as materialized (
+    select q.ctid as at, new."strict" and j.started_at is not null as keeps from ready q
+    join job j on j.tenant = q.tenant and j.id = q.job_id
+    where q.tenant = new.tenant and q.line = new.no for update of q skip locked
+  )
+  update ready q set blocked = not waiting.keeps from waiting where q.ctid = waiting.at and q.blocked = waiting.keeps;
+  select (select count(*) from lease l where l.tenant = new.tenant and l.line = new.no)
+    + (select count(*) from ready q where q.tenant = new.tenant and q.line = new.no and not q.blocked)
+    + case when new."strict" then (
+        select count(*) from job j where j.tenant = new.tenant and j.line = new.no and j.id in (
+          select a.job_id from job_await a where a.tenant = new.tenant
+          union select g.job_id from approval g where g.tenant = new.tenant and g.status = 'open')) else 0 end
+  into holding;
+  update agent a set used = holding where a.tenant = new.tenant and a.no = new.no;
+  perform settle_lines(array[new.no], '{}');
+  return null;
+end $$;
+drop trigger if exists relimit on interlock.agent;
+create trigger relimit after update on interlock.agent for each row
+  when (new.max_concurrency is distinct from old.max_concurrency or new."strict" <> old."strict")
+  execute function interlock.relimit();

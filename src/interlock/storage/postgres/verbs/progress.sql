@@ -1,0 +1,144 @@
+-- Keeps each step that is not there yet, of jobs that their workers still hold; answers with what is kept, by the place of the step
+-- among those sent, but sends back no result that is what was sent. What does not come back was refused.
+create or replace function interlock.save_steps(
+  p_tenant text, ids uuid[], fences bigint[], workers text[], names text[], occurrences integer[], results text[], functions text[],
+  sanitizeds boolean[]
+) returns table (place bigint, job_id uuid, seq integer, name text, occurrence integer, result text, function text, fence bigint,
+  at timestamptz, sanitized boolean) language plpgsql
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+#variable_conflict use_column
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  -- Whoever has this lock is alone with the job; the statements after it see what those before have committed.
+  perform from interlock.lease l where l.tenant = p_tenant and l.job_id = any(ids) order by l.job_id for update;
+  insert into interlock.job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
+  select p_tenant, n.id,
+    coalesce((select max(s.seq) from interlock.job_step s where s.tenant = p_tenant and s.job_id = n.id), 0)
+      + row_number() over (partition by n.id order by n.place),
+    n.name, n.occurrence, n.result, n.function, n.fence, interlock.clock(), n.sanitized
+  from (select distinct on (u.id, u.name, u.occurrence) u.*
+        from unnest(ids, fences, workers, names, occurrences, results, functions, sanitizeds) with ordinality
+          as u(id, fence, worker, name, occurrence, result, function, sanitized, place)
+        join interlock.lease l on l.tenant = p_tenant and l.job_id = u.id and l.fence = u.fence and l.worker = u.worker
+        where not exists (select from interlock.job_step s
+          where s.tenant = p_tenant and s.job_id = u.id and s.name = u.name and s.occurrence = u.occurrence)
+        order by u.id, u.name, u.occurrence, u.place) n;
+  return query
+  select u.place, s.job_id, s.seq, s.name, s.occurrence, case when s.result <> u.result then s.result end, s.function, s.fence, s.at,
+    s.sanitized
+  from unnest(ids, fences, workers, names, occurrences, results) with ordinality as u(id, fence, worker, name, occurrence, result, place)
+  join interlock.lease l on l.tenant = p_tenant and l.job_id = u.id and l.fence = u.fence and l.worker = u.worker
+  join interlock.job_step s on s.tenant = p_tenant and s.job_id = u.id and s.name = u.name and s.occurrence = u.occurrence;
+end $$;
+
+-- The steps of several jobs after a number, oldest first, not more than so many of each.
+create or replace function interlock.steps(p_tenant text, p_ids uuid[], p_after bigint, p_limit integer)
+returns table (job_id uuid, seq integer, name text, occurrence integer, result text, function text, fence bigint, at timestamptz,
+  sanitized boolean) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query
+  select s.* from unnest(p_ids) u(id) cross join lateral
+    (select s.job_id, s.seq, s.name, s.occurrence, s.result, s.function, s.fence, s.at, s.sanitized from interlock.job_step s
+     where s.tenant = p_tenant and s.job_id = u.id and s.seq > p_after order by s.seq limit p_limit) s;
+end $$;
+
+-- Gives a job that has none yet the steps of another, all or up to the last one of a name; tells how many.
+create or replace function interlock.copy_steps(p_tenant text, p_source uuid, p_target uuid, p_through text)
+returns integer language plpgsql as $$
+declare
+  copied integer;
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  insert into interlock.job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
+  select s.tenant, p_target, s.seq, s.name, s.occurrence, s.result, s.function, 0, s.at, s.sanitized
+  from interlock.job_step s
+  where s.tenant = p_tenant and s.job_id = p_source and (p_through is null
+    or s.seq <= (select max(n.seq) from interlock.job_step n
+                 where n.tenant = p_tenant and n.job_id = p_source and n.name = p_through));
+  get diagnostics copied = row_count;
+  return copied;
+end $$;
+
+-- Adds events to jobs that their workers still hold and numbers them, in the order sent; one that is there already keeps its number.
+-- What does not come back was refused.
+--
+-- The turn of an event is not below the id of its transaction, and not below the turn of the event before it in the same job.
+-- The second matters: a transaction may have its id long before it gets the lock of a job.
+create or replace function interlock.add_events(
+  p_tenant text, ids uuid[], fences bigint[], workers text[], event_ids uuid[], levels text[], messages text[], payloads text[],
+  sanitizeds boolean[]
+) returns table (place bigint, seq integer) language plpgsql
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
+#variable_conflict use_column
+declare
+  now_epoch integer;
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  -- Whoever has this lock is alone with the job; the statements after it see what those before have committed.
+  perform from interlock.lease l where l.tenant = p_tenant and l.job_id = any(ids) order by l.job_id for update;
+  select value into now_epoch from interlock.epoch;
+  insert into interlock.job_event (tenant, epoch, turn, job_id, seq, id, level, message, payload, fence, at, sanitized)
+  select p_tenant, now_epoch,
+    greatest(pg_current_xact_id()::text::bigint, case when b.epoch = now_epoch then b.turn end),
+    n.id, coalesce(b.seq, 0) + row_number() over (partition by n.id order by n.place), n.event_id, n.level, n.message, n.payload,
+    n.fence, interlock.clock(), n.sanitized
+  from (select distinct on (u.id, u.event_id) u.*
+        from unnest(ids, fences, workers, event_ids, levels, messages, payloads, sanitizeds) with ordinality
+          as u(id, fence, worker, event_id, level, message, payload, sanitized, place)
+        join interlock.lease l on l.tenant = p_tenant and l.job_id = u.id and l.fence = u.fence and l.worker = u.worker
+        where not exists (select from interlock.job_event e
+          where e.tenant = p_tenant and e.job_id = u.id and e.id = u.event_id)
+        order by u.id, u.event_id, u.place) n
+  left join lateral (select e.epoch, e.turn, e.seq from interlock.job_event e
+    where e.tenant = p_tenant and e.job_id = n.id order by e.seq desc limit 1) b on true;
+  return query
+  select u.place, e.seq
+  from unnest(ids, fences, workers, event_ids) with ordinality as u(id, fence, worker, event_id, place)
+  join interlock.lease l on l.tenant = p_tenant and l.job_id = u.id and l.fence = u.fence and l.worker = u.worker
+  join interlock.job_event e on e.tenant = p_tenant and e.job_id = u.id and e.id = u.event_id;
+end $$;
+
+-- The events of one job after a number, oldest first. The lock of its job gave each event its number, so none comes late.
+create or replace function interlock.events(p_tenant text, p_job_id uuid, p_after bigint, p_limit integer)
+returns table (job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz, sanitized boolean)
+  language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
+    from interlock.job_event e where e.tenant = p_tenant and e.job_id = p_job_id and e.seq > p_after order by e.seq limit p_limit;
+end $$;
+
+-- The events of all jobs after a place, as far as they are settled: below the horizon every transaction has ended, and whatever is
+-- written from now on has a turn at or above it. So nothing ever appears at or before a place that was given out.
+create or replace function interlock.feed(
+  p_tenant text, p_epoch bigint, p_turn bigint, p_job_id uuid, p_seq bigint, p_limit integer
+) returns table (epoch integer, turn bigint, job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz,
+  sanitized boolean) language plpgsql
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  horizon bigint := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+  now_epoch integer;
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  select value into now_epoch from interlock.epoch;
+  return query
+  select e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
+  from interlock.job_event e
+  where e.tenant = p_tenant and (e.epoch, e.turn, e.job_id, e.seq) > (p_epoch, p_turn, p_job_id, p_seq)
+    and (e.epoch, e.turn) < (now_epoch, horizon)
+  order by e.epoch, e.turn, e.job_id, e.seq limit p_limit;
+end $$;
+
+-- The turn that nothing written from now on is below, and its epoch.
+create or replace function interlock.feed_end() returns table (epoch integer, turn bigint) language sql volatile as $$
+  select value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint from interlock.epoch
+$$;
+
+create or replace function interlock.has_ended(p_tenant text, p_job_id uuid) returns setof boolean language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select j.status >= 'succeeded' from interlock.job j where j.tenant = p_tenant and j.id = p_job_id;
+end $$;

@@ -1,0 +1,142 @@
+"""Subscriptions and the outbox on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, Protocol
+
+import asyncpg
+
+from interlock.domain.retry import SECOND
+from interlock.domain.webhook import (
+    MOST_SUBSCRIPTIONS,
+    Channel,
+    Delivery,
+    DeliveryFilter,
+    DeliveryStatus,
+    Dispatch,
+    Mode,
+    NewSubscription,
+    Settlement,
+    Subscribed,
+    Subscription,
+    too_many_subscriptions,
+)  # fmt: skip
+from interlock.errors import IdempotencyKeyReuse
+from interlock.storage.postgres.connection import call
+
+_SECRETS: Final = len(Dispatch._fields) - 1
+
+
+class Fetch(Protocol):
+    """How a store runs one statement."""
+
+    def __call__(self, statement: str, *values: Any) -> Awaitable[list[asyncpg.Record]]: ...
+
+
+class PostgresOutbox:
+    """Who listens to what, and what is on its way to them."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+
+    async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
+        rows = await self._fetch(
+            call("subscribe", 15), tenant, new.id, new.channel, new.url, list(new.events),
+            None if new.types is None else list(new.types), str(new.mode), new.group_id, new.min_interval_seconds,
+            new.expires_in_seconds, new.secret, new.created_by, new.key, new.body_sha256, MOST_SUBSCRIPTIONS,
+        )  # fmt: skip
+        found = {row[0]: row[1] for row in rows}
+        if not found:
+            raise too_many_subscriptions()
+        id = new.id if new.id in found else next(iter(found))
+        if found[id] != new.body_sha256:
+            raise IdempotencyKeyReuse(str(new.key), id)
+        (subscription,) = await self._subscriptions(tenant, id=id)
+        return Subscribed(subscription, id != new.id)
+
+    async def subscriptions(self, tenant: str, *, before: str | None = None, limit: int) -> list[Subscription]:
+        return await self._subscriptions(tenant, before=before, limit=limit)
+
+    async def subscription(self, tenant: str, id: str) -> Subscription | None:
+        return next(iter(await self._subscriptions(tenant, id=id)), None)
+
+    async def _subscriptions(
+        self, tenant: str, *, id: str | None = None, before: str | None = None, limit: int = 1
+    ) -> list[Subscription]:
+        rows = await self._fetch(call("subscriptions", 4), tenant, id, before, limit)
+        return [
+            Subscription(id, url, tuple(events), types and tuple(types), Mode(mode), *rest)
+            for id, url, events, types, mode, *rest in rows
+        ]
+
+    async def unsubscribe(self, tenant: str, id: str) -> bool:
+        ((gone,),) = await self._fetch("select interlock.unsubscribe($1, $2)", tenant, id)
+        return bool(gone)
+
+    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
+        await self._fetch("select interlock.renew_subscription($1, $2, $3)", tenant, id, expires_in_seconds)
+        return await self.subscription(tenant, id)
+
+    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
+        statement = "select interlock.rotate_secret($1, $2, $3, $4)"
+        ((found,),) = await self._fetch(statement, tenant, id, secret, keep_seconds)
+        return bool(found)
+
+    async def deliveries(self, tenant: str, filter: DeliveryFilter) -> list[Delivery]:
+        f = filter
+        status = None if f.status is None else str(f.status)
+        return await self._deliveries(tenant, None, f.subscription_id, f.job_id, status, f.before, f.limit)
+
+    async def _deliveries(self, tenant: str, *facts: Any) -> list[Delivery]:
+        rows = await self._fetch(call("deliveries", 7), tenant, *facts)
+        return [Delivery._make((*row[:4], DeliveryStatus(row[4]), *row[5:])) for row in map(tuple, rows)]
+
+    async def redeliver(self, tenant: str, id: str) -> Delivery | None:
+        await self._fetch("select interlock.redeliver($1, $2)", tenant, id)
+        return next(iter(await self._deliveries(tenant, id, None, None, None, None, 1)), None)
+
+    async def due_channels(self, limit: int) -> list[Channel]:
+        statement = "select tenant, channel from interlock.due_channels(interlock.clock(), $1)"
+        return [Channel(*row) for row in await self._fetch(statement, limit)]
+
+    async def take(
+        self, tenant: str, wants: Sequence[tuple[str, int]], *, lease_seconds: float, fresh_secret: str
+    ) -> list[Dispatch]:
+        channels, most = [channel for channel, _ in wants], [want for _, want in wants]
+        rows = await self._fetch(call("take_deliveries", 5), tenant, channels, most, lease_seconds, fresh_secret)
+        return [
+            Dispatch._make((*row[:_SECRETS], [secret for secret in row[_SECRETS:] if secret is not None]))
+            for row in map(tuple, rows)
+        ]
+
+    async def give_back(self, tenant: str, id: str, grab: int, delay_seconds: float) -> None:
+        await self._fetch("select interlock.give_back_delivery($1, $2, $3, $4)", tenant, id, grab, delay_seconds)
+
+    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+        s = settlement
+        ((held,),) = await self._fetch(
+            "select interlock.settle_delivery($1, $2, $3, $4, $5, $6, $7, $8)", tenant, s.id, s.grab,
+            str(s.outcome.status), s.outcome.delay_seconds, s.outcome.ends_subscription, s.status_code, s.error,
+        )  # fmt: skip
+        return bool(held)
+
+    async def sweep_subscriptions(self, older_than_seconds: float, limit: int) -> int:
+        old = await self._old("old_subscriptions", older_than_seconds, limit)
+        return sum([await self.unsubscribe(tenant, id) for tenant, ids in old.items() for id in ids])
+
+    async def forget_deliveries(self, older_than_seconds: float, limit: int) -> int:
+        gone = 0
+        for tenant, ids in (await self._old("old_deliveries", older_than_seconds, limit)).items():
+            ((count,),) = await self._fetch("select interlock.forget_deliveries($1, $2)", tenant, ids)
+            gone += count
+        return gone
+
+    async def _old(self, function: str, older_than_seconds: float, limit: int) -> dict[str, list[str]]:
+        ((now,),) = await self._fetch("select interlock.clock()")
+        rows = await self._fetch(call(function, 2), now - round(older_than_seconds * SECOND), limit)
+        found: dict[str, list[str]] = defaultdict(list)
+        for tenant, id in rows:
+            found[tenant].append(id)
+        return found

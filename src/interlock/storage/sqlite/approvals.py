@@ -1,0 +1,94 @@
+"""The rows of approvals and votes on SQLite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus, OnDeny, OpenGate, Ruling, Vote, digest
+from interlock.domain.retry import SECOND
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.statements import load
+
+_VOTES: Final = """(SELECT json_group_array(json_array(x.voter, x.decision, x.comment, x.at))
+  FROM (SELECT * FROM approval_vote v WHERE v.tenant = a.tenant AND v.approval_id = a.id ORDER BY v.at, v.voter) x)"""
+_COLUMNS: Final = ", ".join(_VOTES if field == "votes" else f"a.{field}" for field in Approval._fields)
+_SQL: Final = {
+    name: statement.replace("{columns}", _COLUMNS)
+    for name, statement in load("interlock.storage.sqlite", "approvals.sql").items()
+}
+_NO_PLACE: Final = (1 << 62, "")  # newer than any
+
+
+def by_id(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Approval]:
+    rows = connection.rows(_SQL["gates"], {"tenant": tenant, "ids": json.dumps(sorted(set(ids)))})
+    return {row[1]: to_approval(row) for row in rows}
+
+
+def find(connection: Connection, tenant: str, filter: GateFilter) -> list[Approval]:
+    """Newest first; open ones and those of one job are found without looking at any other."""
+    opened_at, id = filter.before or _NO_PLACE
+    facts = {"tenant": tenant, "opened_at": opened_at, "id": id, "limit": filter.limit, "status": filter.status}
+    if filter.job_id is not None:
+        rows = connection.rows(_SQL["find_of_job"], facts | {"job_id": filter.job_id})
+    elif filter.status is GateStatus.OPEN:
+        rows = connection.rows(_SQL["find_open"], facts)
+    else:
+        rows = connection.rows(_SQL["find"], facts)
+    return [to_approval(row) for row in rows]
+
+
+def of_token(connection: Connection, sha256: bytes) -> tuple[str, str] | None:
+    """Whose gate, and which, has a link token with this hash."""
+    rows = connection.rows(_SQL["of_token"], {"sha256": sha256})
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def decisions(connection: Connection, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
+    """The newest decided gate of each job that has one."""
+    rows = connection.rows(_SQL["decisions"], {"tenant": tenant, "ids": json.dumps(list(job_ids))})
+    return {row[2]: to_approval(row) for row in rows}
+
+
+def due(connection: Connection, limit: int) -> list[tuple[Any, ...]]:
+    return connection.rows(_SQL["due"], {"now": connection.read_clock(), "limit": limit})
+
+
+def open_gates(connection: Connection, tenant: str, orders: Sequence[OpenGate]) -> None:
+    """Add the gates that jobs are about to wait for."""
+    if not orders:
+        return
+    ids = json.dumps([order.id for order in orders])
+    payloads = dict(connection.rows(_SQL["payloads"], {"tenant": tenant, "ids": ids}))
+    now = connection.now
+    connection.db.executemany(_SQL["open"], [
+        (tenant, o.gate_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
+         digest(payloads[o.id], o.prompt, o.details, o.schema), o.required, o.on_deny, o.opened_by, now,
+         now + round(o.expires_in_seconds * SECOND))
+        for o in orders
+    ])  # fmt: skip
+
+
+def record(connection: Connection, tenant: str, ruling: Ruling) -> None:
+    """Write a vote and the decision it brought about, before its job moves on."""
+    approval, vote = ruling.approval, ruling.vote
+    if vote is None:
+        return
+    connection.db.execute(
+        _SQL["vote"],
+        (tenant, approval.id, vote.voter, approval.job_id, vote.decision, vote.comment, vote.at),
+    )
+    if approval.decision is not None:
+        closed = (approval.status, approval.closed_by, approval.closed_at, approval.comment, approval.data)
+        connection.db.execute(_SQL["close"], (*closed, tenant, approval.id))
+
+
+def mint(connection: Connection, tenant: str, id: str, sha256: bytes, actor: str) -> None:
+    connection.db.execute(_SQL["mint"], (sha256, actor, connection.now, tenant, id))
+
+
+def to_approval(row: tuple[Any, ...]) -> Approval:
+    approval = Approval._make(row)
+    votes = tuple(Vote(voter, Decision(said), comment, at) for voter, said, comment, at in json.loads(row[-1]))
+    return approval._replace(status=GateStatus(approval.status), on_deny=OnDeny(approval.on_deny), votes=votes)

@@ -1,0 +1,49 @@
+-- name: payloads
+SELECT j.id, b.payload FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
+
+-- name: open
+INSERT INTO approval (tenant, id, job_id, fence, status, prompt, details, risk, schema, digest, required, on_deny, opened_by,
+  opened_at, expires_at)
+VALUES (?, ?, ?, ?, 'open', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: gates
+SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a ON a.tenant = :tenant AND a.id = i.value;
+
+-- name: find
+-- A status that is not asked for is no range of an index; so open ones, which people look at, have a statement of their own.
+SELECT {columns} FROM approval a
+WHERE a.tenant = :tenant AND (a.opened_at, a.id) < (:opened_at, :id) AND (:status IS NULL OR a.status = :status)
+ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
+
+-- name: find_open
+SELECT {columns} FROM approval a INDEXED BY approval_open
+WHERE a.tenant = :tenant AND a.status = 'open' AND (a.opened_at, a.id) < (:opened_at, :id)
+ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
+
+-- name: find_of_job
+SELECT {columns} FROM approval a INDEXED BY approval_of_grant
+WHERE a.tenant = :tenant AND a.job_id = :job_id AND (a.opened_at, a.id) < (:opened_at, :id) AND (:status IS NULL OR a.status = :status)
+ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
+
+-- name: of_token
+SELECT a.tenant, a.id FROM approval a INDEXED BY approval_token WHERE a.token_sha256 = :sha256;
+
+-- name: decisions
+-- The newest decided gate of each job.
+SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a INDEXED BY approval_of_grant
+ON a.tenant = :tenant AND a.job_id = i.value AND a.status IN ('approved', 'denied')
+ORDER BY a.fence;
+
+-- name: due
+SELECT a.tenant, a.job_id FROM tenant t CROSS JOIN approval a INDEXED BY approval_due ON a.tenant = t.tenant
+WHERE a.status = 'open' AND a.expires_at <= :now LIMIT :limit;
+
+-- name: vote
+INSERT INTO approval_vote (tenant, approval_id, voter, job_id, decision, comment, at) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: close
+UPDATE approval SET status = ?, closed_by = ?, closed_at = ?, comment = ?, data = ? WHERE tenant = ? AND id = ? AND status = 'open';
+
+-- name: mint
+UPDATE approval SET token_sha256 = ?, token_minted_by = ?, token_minted_at = ? WHERE tenant = ? AND id = ? AND status = 'open';

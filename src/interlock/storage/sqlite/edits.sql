@@ -1,0 +1,11 @@
+-- name: editable
+-- What decides about an edit beyond the standing, and what the route of a job is made of.
+SELECT j.id, j.priority, j.tags, b.type, b.requires, b.repository, b.affinity_key
+FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
+CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
+
+-- name: edit
+UPDATE job SET priority = :priority, run_at = :run_at, deadline = :deadline, max_attempts = :max_attempts, tags = :tags,
+  route = :route, base = :base, version = version + 1, updated_at = :now, verb = :verb, actor = :actor, reason = NULL,
+  metadata = :metadata
+WHERE tenant = :tenant AND seq = :seq;

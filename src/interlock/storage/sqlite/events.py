@@ -1,0 +1,67 @@
+"""Events on SQLite: told by whoever holds a job, read by job or as one feed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from interlock.domain.progress import SMALLEST_ID, Event, EventRow, Fed, Level, Place
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.statements import load
+
+_SQL: Final = load("interlock.storage.sqlite", "progress.sql")
+
+
+class Telling(Protocol):
+    """A report or a heartbeat."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def events(self) -> tuple[Event, ...]: ...
+
+
+def write(connection: Connection, tenant: str, told: Sequence[Telling]) -> list[tuple[int, ...]]:
+    """Add events to jobs that are known to be held, and number them; one that is there already keeps its number."""
+    told_ids = json.dumps([(t.id, e.id) for t in told for e in t.events])
+    numbers = {row[:2]: row[2] for row in connection.rows(_SQL["known_events"], {"tenant": tenant, "events": told_ids})}
+    job_ids = json.dumps(sorted({t.id for t in told}))
+    last: dict[str, int] = dict(connection.rows(_SQL["last_events"], {"tenant": tenant, "ids": job_ids}))
+    rows = []
+    for t in told:
+        for e in t.events:
+            if (t.id, e.id) not in numbers:
+                last[t.id] += 1
+                numbers[t.id, e.id] = last[t.id]
+                rows.append((t.id, last[t.id], *e[:4], t.fence, connection.now, e.sanitized))
+    if rows:
+        ((turn, epoch),) = connection.rows(_SQL["next_turn"], {"tenant": tenant})
+        connection.db.executemany(_SQL["insert_event"], [(tenant, epoch, turn, *row) for row in rows])
+    return [tuple(numbers[t.id, e.id] for e in t.events) for t in told]
+
+
+def of_job(connection: Connection, tenant: str, job_id: str, after: int, limit: int) -> list[EventRow]:
+    """The events of one job that come after a number, oldest first."""
+    facts = {"tenant": tenant, "id": job_id, "after": after, "limit": limit}
+    return [_row(*row) for row in connection.rows(_SQL["events"], facts)]
+
+
+def feed(connection: Connection, tenant: str, after: Place, limit: int) -> list[Fed]:
+    """The events of all jobs that come after a place."""
+    rows = connection.rows(_SQL["feed"], after._asdict() | {"tenant": tenant, "limit": limit})
+    return [Fed(Place(*row[:4]), _row(*row[2:])) for row in rows]
+
+
+def feed_end(connection: Connection, tenant: str) -> Place:
+    """The place before whatever is told from now on."""
+    ((epoch, turn),) = connection.rows(_SQL["feed_end"], {"tenant": tenant})
+    return Place(epoch, turn, SMALLEST_ID, 0)
+
+
+def _row(
+    job_id: str, seq: int, id: str, level: str, message: str, payload: str | None, at: int, sanitized: int
+) -> EventRow:
+    return EventRow(job_id, seq, id, Level(level), message, payload, at, bool(sanitized))

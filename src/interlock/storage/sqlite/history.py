@@ -1,0 +1,28 @@
+"""Reading the history of jobs on SQLite."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from interlock.domain.job import HistoryRow
+from interlock.domain.lifecycle import Status, Verb
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.statements import load
+
+_GRANT_END: Final = load("interlock.storage.sqlite", "change.sql")["grant_end"]
+_HISTORY: Final = load("interlock.storage.sqlite", "read.sql")["history"]
+
+
+def of_job(connection: Connection, tenant: str, job_id: str) -> list[HistoryRow]:
+    """Every row of one job, oldest first."""
+    return [_row(r) for r in connection.rows(_HISTORY, {"tenant": tenant, "id": job_id})]
+
+
+def grant_end(connection: Connection, tenant: str, job_id: str, fence: int) -> HistoryRow | None:
+    """The row that ended the grant with this fence, if it has ended."""
+    rows = connection.rows(_GRANT_END, {"tenant": tenant, "id": job_id, "fence": fence})
+    return _row(rows[0]) if rows else None
+
+
+def _row(r: tuple[Any, ...]) -> HistoryRow:
+    return HistoryRow(r[0], r[1], r[2] and Status(r[2]), Status(r[3]), Verb(r[4]), *r[5:])

@@ -1,0 +1,92 @@
+-- Gates: what people are asked while a job waits, what they answered, and the hash of the link that lets somebody answer.
+
+CREATE TABLE approval (
+  tenant          TEXT NOT NULL,
+  id              TEXT NOT NULL,
+  job_id          TEXT NOT NULL,
+  fence           INTEGER NOT NULL,
+  status          TEXT NOT NULL,
+  prompt          TEXT NOT NULL,
+  details         TEXT,
+  risk            TEXT,
+  schema          TEXT,
+  digest          TEXT NOT NULL,
+  required        INTEGER NOT NULL,
+  on_deny         TEXT NOT NULL,
+  opened_by       TEXT NOT NULL,
+  opened_at       INTEGER NOT NULL,
+  expires_at      INTEGER NOT NULL,
+  closed_by       TEXT,
+  closed_at       INTEGER,
+  comment         TEXT,
+  data            TEXT,
+  token_sha256    BLOB,
+  token_minted_by TEXT,
+  token_minted_at INTEGER,
+  PRIMARY KEY (tenant, id),
+  CONSTRAINT status_is_known CHECK (status IN ('open', 'approved', 'denied', 'expired', 'void')),
+  CONSTRAINT closed_exactly_when_not_open CHECK ((closed_at IS NULL) = (status = 'open')),
+  CONSTRAINT decided_by_somebody CHECK ((closed_by IS NOT NULL) = (status = 'approved' OR status = 'denied')),
+  CONSTRAINT data_only_with_approval CHECK (data IS NULL OR (status = 'approved' AND required = 1)),
+  CONSTRAINT link_only_for_one_vote CHECK (token_sha256 IS NULL OR (required = 1 AND length(token_sha256) = 32)),
+  CONSTRAINT link_has_a_maker CHECK
+    ((token_sha256 IS NULL) = (token_minted_by IS NULL) AND (token_sha256 IS NULL) = (token_minted_at IS NULL)),
+  CONSTRAINT digest_is_sha256 CHECK (length(digest) = 64),
+  CONSTRAINT required_in_range CHECK (required BETWEEN 1 AND 100),
+  CONSTRAINT on_deny_is_known CHECK (on_deny IN ('fail', 'resume'))
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX approval_one_open ON approval (tenant, job_id) WHERE status = 'open';
+CREATE UNIQUE INDEX approval_of_grant ON approval (tenant, job_id, fence);
+CREATE UNIQUE INDEX approval_token ON approval (token_sha256) WHERE token_sha256 IS NOT NULL;
+CREATE INDEX approval_newest ON approval (tenant, opened_at, id);
+CREATE INDEX approval_open ON approval (tenant, opened_at, id) WHERE status = 'open';
+CREATE INDEX approval_due ON approval (tenant, expires_at) WHERE status = 'open';
+
+-- What each principal said; nobody is heard twice.
+CREATE TABLE approval_vote (
+  tenant      TEXT NOT NULL,
+  approval_id TEXT NOT NULL,
+  voter       TEXT NOT NULL,
+  job_id      TEXT NOT NULL,
+  decision    TEXT NOT NULL,
+  comment     TEXT,
+  at          INTEGER NOT NULL,
+  PRIMARY KEY (tenant, approval_id, voter),
+  CONSTRAINT decision_is_known CHECK (decision IN ('approve', 'deny'))
+) WITHOUT ROWID;
+CREATE INDEX approval_vote_job ON approval_vote (tenant, job_id);
+
+-- A gate never outlives the wait for it. Whoever decides closes it first; any other way out of the wait closes it here.
+CREATE TRIGGER gate_closes_with_the_wait AFTER UPDATE OF gate_id ON job WHEN OLD.gate_id IS NOT NULL
+BEGIN
+  UPDATE approval SET status = CASE NEW.verb WHEN 'expire' THEN 'expired' ELSE 'void' END, closed_at = interlock_clock()
+  WHERE tenant = OLD.tenant AND id = OLD.gate_id AND id IS NOT NEW.gate_id AND status = 'open';
+END;
+
+CREATE TRIGGER approval_is_decided_once BEFORE UPDATE ON approval WHEN OLD.status <> 'open'
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: an approval is decided once; a closed one never changes');
+END;
+
+CREATE TRIGGER approval_keeps_its_question BEFORE UPDATE OF tenant, id, job_id, fence, prompt, details, risk, schema, digest, required,
+  on_deny, opened_by, opened_at, expires_at ON approval
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: what people are asked never changes');
+END;
+
+CREATE TRIGGER approval_goes_with_its_job BEFORE DELETE ON approval
+WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: an approval goes only with its job');
+END;
+
+CREATE TRIGGER vote_never_changes BEFORE UPDATE ON approval_vote
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a vote never changes');
+END;
+
+CREATE TRIGGER vote_goes_with_its_job BEFORE DELETE ON approval_vote
+WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a vote goes only with its job');
+END;

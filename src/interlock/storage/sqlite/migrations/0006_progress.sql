@@ -1,0 +1,64 @@
+-- What workers leave behind while a job runs: steps that are not done twice, events that people read.
+
+CREATE TABLE job_step (
+  tenant     TEXT NOT NULL,
+  job_id     TEXT NOT NULL,
+  seq        INTEGER NOT NULL,
+  name       TEXT NOT NULL,
+  occurrence INTEGER NOT NULL,
+  function   TEXT,
+  fence      INTEGER NOT NULL,
+  at         INTEGER NOT NULL,
+  sanitized  INTEGER NOT NULL,
+  result     TEXT NOT NULL,
+  PRIMARY KEY (tenant, job_id, seq)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX job_step_once ON job_step (tenant, job_id, name, occurrence);
+
+-- epoch and turn put the events of all jobs into one order in which nothing ever appears before what was read already.
+CREATE TABLE job_event (
+  tenant    TEXT NOT NULL,
+  job_id    TEXT NOT NULL,
+  seq       INTEGER NOT NULL,
+  id        TEXT NOT NULL,
+  epoch     INTEGER NOT NULL,
+  turn      INTEGER NOT NULL,
+  fence     INTEGER NOT NULL,
+  at        INTEGER NOT NULL,
+  sanitized INTEGER NOT NULL,
+  level     TEXT NOT NULL,
+  message   TEXT NOT NULL,
+  payload   TEXT,
+  PRIMARY KEY (tenant, job_id, seq),
+  CONSTRAINT level_is_known CHECK (CASE level WHEN 'info' THEN 1 WHEN 'warn' THEN 1 WHEN 'error' THEN 1 ELSE 0 END)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX job_event_once ON job_event (tenant, job_id, id);
+CREATE INDEX job_event_feed ON job_event (tenant, epoch, turn, job_id, seq);
+
+-- The last turn given out, per tenant; kept apart from the events, since those may be pruned and turns never come again.
+CREATE TABLE event_turn (
+  tenant TEXT NOT NULL PRIMARY KEY,
+  last   INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TRIGGER step_never_changes BEFORE UPDATE ON job_step
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a step is kept as it was first saved');
+END;
+
+CREATE TRIGGER step_goes_with_its_job BEFORE DELETE ON job_step
+WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: the steps of a job go only with the job');
+END;
+
+CREATE TRIGGER event_never_changes BEFORE UPDATE ON job_event
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: events are append-only; a row never changes');
+END;
+
+CREATE TRIGGER event_goes_with_its_job BEFORE DELETE ON job_event
+WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: events are append-only; their rows go only with their job');
+END;

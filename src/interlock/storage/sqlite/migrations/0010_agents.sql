@@ -1,0 +1,80 @@
+-- Agents with a limit have a line: of its jobs that are due, the first ones have a place, and only they may be claimed. Places are
+-- those of jobs that hold one since they started, and those given to the head of the line; a claim only turns the second kind
+-- into the first. Also here: types that are known beforehand, and workers that were seen.
+
+-- To settle a line is to insert it here, with how many places were freed.
+CREATE VIEW line_to_settle AS SELECT tenant, no AS line, 0 AS freed FROM agent WHERE 0;
+CREATE TRIGGER settle_line INSTEAD OF INSERT ON line_to_settle
+BEGIN
+  UPDATE agent SET used = used - NEW.freed WHERE tenant = NEW.tenant AND no = NEW.line AND NEW.freed > 0;
+  UPDATE job SET blocked = 0 WHERE tenant = NEW.tenant AND seq IN (
+    SELECT j.seq FROM job j WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL
+      AND j.run_at <= interlock_clock()
+    ORDER BY j.run_at, j.seq
+    LIMIT (SELECT max(coalesce(a.max_concurrency, 0) - a.used, 0) FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line));
+  UPDATE agent SET used = used + changes() WHERE tenant = NEW.tenant AND no = NEW.line;
+  UPDATE agent SET next_due = CASE WHEN used < max_concurrency THEN (
+    SELECT min(j.run_at) FROM job j WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL) END
+  WHERE tenant = NEW.tenant AND no = NEW.line;
+END;
+
+-- To count the places of a line anew is to insert it here: after an edit, a new limit, or a change by direct SQL. Jobs that
+-- have not started (where the agent is not strict: that do not run) lose their place, and the line is dealt out again.
+CREATE VIEW line_to_recount AS SELECT tenant, no AS line FROM agent WHERE 0;
+CREATE TRIGGER recount_line INSTEAD OF INSERT ON line_to_recount
+BEGIN
+  UPDATE job SET blocked = (
+    SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.started_at IS NOT NULL)
+    FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line)
+  WHERE tenant = NEW.tenant AND line = NEW.line AND line IS NOT NULL AND finished_at IS NULL
+    AND (status = 'queued' OR status = 'retry') AND awaiting = 0;
+  UPDATE agent SET used = CASE WHEN max_concurrency IS NULL THEN 0 ELSE (
+    SELECT count(*) FROM job j WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.finished_at IS NULL
+      AND (j.status = 'running' OR (agent.strict AND j.started_at IS NOT NULL))) END
+  WHERE tenant = NEW.tenant AND no = NEW.line;
+  INSERT INTO line_to_settle VALUES (NEW.tenant, NEW.line, 0);
+END;
+
+CREATE TRIGGER limit_changes AFTER UPDATE OF max_concurrency, strict ON agent
+WHEN NEW.max_concurrency IS NOT OLD.max_concurrency OR NEW.strict <> OLD.strict
+BEGIN
+  INSERT INTO line_to_recount VALUES (NEW.tenant, NEW.no);
+END;
+
+-- The verbs settle the lines they touch; whoever else changes a job has its line counted anew.
+CREATE TRIGGER line_of_changed_job AFTER UPDATE ON job
+WHEN NEW.line IS NOT NULL AND only_interlock_may_change_jobs()
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a job has no place in the line of its agent and cannot be granted')
+  WHERE NEW.status = 'running' AND OLD.blocked = 1;
+  INSERT INTO line_to_recount VALUES (NEW.tenant, NEW.line);
+END;
+
+CREATE TRIGGER line_of_new_job AFTER INSERT ON job
+WHEN NEW.line IS NOT NULL AND only_interlock_may_change_jobs()
+BEGIN
+  INSERT INTO line_to_recount VALUES (NEW.tenant, NEW.line);
+END;
+
+CREATE TABLE job_type (
+  tenant        TEXT NOT NULL,
+  name          TEXT NOT NULL,
+  schema        TEXT,
+  requires      TEXT NOT NULL,
+  defaults      TEXT,
+  backoff       TEXT,
+  lease_seconds REAL,
+  created_at    INTEGER NOT NULL,
+  updated_at    INTEGER NOT NULL,
+  PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+
+-- Nothing depends on these rows; asks is JSON, what the worker claimed with last.
+CREATE TABLE worker (
+  tenant        TEXT NOT NULL,
+  name          TEXT NOT NULL,
+  asks          TEXT NOT NULL,
+  first_seen_at INTEGER NOT NULL,
+  last_seen_at  INTEGER NOT NULL,
+  PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;

@@ -1,0 +1,139 @@
+"""Steps and events on SQLite, each written only under the current fence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from interlock.domain.decide import answer_repeat
+from interlock.domain.job import Refused
+from interlock.domain.lifecycle import Status
+from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
+from interlock.errors import Error, NotFound
+from interlock.storage.signal import Signal
+from interlock.storage.sqlite import events, history
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.statements import load
+
+_SQL: Final = load("interlock.storage.sqlite", "progress.sql")
+T = TypeVar("T")
+
+
+class ProgressVerbs(ABC):
+    """The part of the store that keeps steps and events."""
+
+    _told: Signal
+
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+        return await self._write(lambda c: save_steps(c, tenant, steps))
+
+    async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
+        return await self._read(lambda c: [_steps(c, tenant, id, after, limit) for id in job_ids])
+
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        answers = await self._write(lambda c: add_events(c, tenant, reports))
+        self._told.fire()
+        return answers
+
+    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int) -> list[EventRow]:
+        return await self._read(lambda c: events.of_job(c, tenant, job_id, after, limit))
+
+    async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
+        return await self._read(lambda c: events.feed(c, tenant, after, limit))
+
+    async def feed_end(self, tenant: str) -> Place:
+        return await self._read(lambda c: events.feed_end(c, tenant))
+
+    def watch_events(self) -> asyncio.Event:
+        return self._told.event()
+
+    async def has_ended(self, tenant: str, job_id: str) -> bool | None:
+        rows = await self._read(lambda c: c.rows(_SQL["has_ended"], {"tenant": tenant, "id": job_id}))
+        return bool(rows[0][0]) if rows else None
+
+    @abstractmethod
+    async def _write(self, verb: Callable[[Connection], T]) -> T: ...
+
+    @abstractmethod
+    async def _read(self, query: Callable[[Connection], T]) -> T: ...
+
+
+def save_steps(connection: Connection, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+    """Keep each step that is not there yet; the answer is what is kept."""
+    held = _grants(connection, tenant, steps)
+    named = json.dumps([(s.id, s.name, s.occurrence) for s in steps])
+    rows = map(_step, connection.rows(_SQL["known_steps"], {"tenant": tenant, "steps": named}))
+    known = {(row.job_id, row.name, row.occurrence): row for row in rows}
+    ids = json.dumps(sorted({s.id for s in steps}))
+    last: dict[str, int] = dict(connection.rows(_SQL["last_steps"], {"tenant": tenant, "ids": ids}))
+    answers: list[StepRow | Refused] = []
+    new = []
+    for s in steps:
+        if (fault := _fault(connection, tenant, s, held.get(s.id))) is not None:
+            answers.append(Refused(fault))
+            continue
+        key = (s.id, s.name, s.occurrence)
+        if key not in known:
+            last[s.id] += 1
+            known[key] = StepRow(
+                s.id, last[s.id], s.name, s.occurrence, s.result, s.function, s.fence, connection.now, s.sanitized
+            )
+            new.append((tenant, *known[key]))
+        answers.append(known[key])
+    connection.db.executemany(_SQL["insert_step"], new)
+    return answers
+
+
+def copy_steps(connection: Connection, tenant: str, source: str, target: str, *, through: str | None = None) -> int:
+    """Give a job that has none yet the steps of another, all or up to the last one of a name; tells how many."""
+    facts = {"tenant": tenant, "source": source, "target": target, "through": through}
+    connection.db.execute(_SQL["copy_steps"], facts)
+    return int(connection.db.changes())
+
+
+def add_events(connection: Connection, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    """Add the events of each report whose worker still holds the job."""
+    held = _grants(connection, tenant, reports)
+    faults = [_fault(connection, tenant, report, held.get(report.id)) for report in reports]
+    good = [report for report, fault in zip(reports, faults, strict=True) if fault is None]
+    numbers = iter(events.write(connection, tenant, good))
+    return [next(numbers) if fault is None else Refused(fault) for fault in faults]
+
+
+class _Grant(Protocol):
+    """Whatever names the grant it was made under."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def worker(self) -> str: ...
+
+
+def _grants(connection: Connection, tenant: str, items: Iterable[_Grant]) -> dict[str, tuple[str, int, str | None]]:
+    ids = json.dumps(sorted({item.id for item in items}))
+    return {row[0]: row[1:] for row in connection.rows(_SQL["grants"], {"tenant": tenant, "ids": ids})}
+
+
+def _fault(connection: Connection, tenant: str, item: _Grant, held: tuple[str, int, str | None] | None) -> Error | None:
+    if held is None:
+        return NotFound(item.id)
+    if held == (Status.RUNNING, item.fence, item.worker):
+        return None
+    ended = history.grant_end(connection, tenant, item.id, item.fence)
+    answer = answer_repeat(ended, None, item.id, item.fence, item.worker)
+    assert isinstance(answer, Error)
+    return answer
+
+
+def _steps(connection: Connection, tenant: str, job_id: str, after: int, limit: int) -> list[StepRow]:
+    facts = {"tenant": tenant, "id": job_id, "after": after, "limit": limit}
+    return [_step(row) for row in connection.rows(_SQL["steps"], facts)]
+
+
+def _step(row: tuple[Any, ...]) -> StepRow:
+    return StepRow._make((*row[:-1], bool(row[-1])))

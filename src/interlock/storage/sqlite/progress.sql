@@ -1,0 +1,61 @@
+-- name: grants
+-- Who holds each job now, if anybody.
+SELECT j.id, j.status, j.fence, j.worker FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
+
+-- name: known_steps
+-- Of the steps [job, name, occurrence] those that have been saved.
+SELECT s.job_id, s.seq, s.name, s.occurrence, s.result, s.function, s.fence, s.at, s.sanitized
+FROM json_each(:steps) i CROSS JOIN job_step s INDEXED BY job_step_once
+  ON s.tenant = :tenant AND s.job_id = i.value ->> 0 AND s.name = i.value ->> 1 AND s.occurrence = i.value ->> 2;
+
+-- name: last_steps
+SELECT i.value, coalesce((SELECT max(s.seq) FROM job_step s WHERE s.tenant = :tenant AND s.job_id = i.value), 0) FROM json_each(:ids) i;
+
+-- name: insert_step
+INSERT INTO job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: steps
+SELECT s.job_id, s.seq, s.name, s.occurrence, s.result, s.function, s.fence, s.at, s.sanitized
+FROM job_step s WHERE s.tenant = :tenant AND s.job_id = :id AND s.seq > :after ORDER BY s.seq LIMIT :limit;
+
+-- name: copy_steps
+-- The steps of one job for another that has none yet: all, or those up to the last one of a name.
+INSERT INTO job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
+SELECT s.tenant, :target, s.seq, s.name, s.occurrence, s.result, s.function, 0, s.at, s.sanitized
+FROM job_step s
+WHERE s.tenant = :tenant AND s.job_id = :source AND (:through IS NULL
+  OR s.seq <= (SELECT max(n.seq) FROM job_step n WHERE n.tenant = :tenant AND n.job_id = :source AND n.name = :through));
+
+-- name: known_events
+-- Of the events [job, id] those that have been told before.
+SELECT e.job_id, e.id, e.seq FROM json_each(:events) i CROSS JOIN job_event e INDEXED BY job_event_once
+  ON e.tenant = :tenant AND e.job_id = i.value ->> 0 AND e.id = i.value ->> 1;
+
+-- name: last_events
+SELECT i.value, coalesce((SELECT max(e.seq) FROM job_event e WHERE e.tenant = :tenant AND e.job_id = i.value), 0) FROM json_each(:ids) i;
+
+-- name: next_turn
+-- One for each transaction that tells something. There is one writer at a time, so turns rise in the order of commits.
+INSERT INTO event_turn (tenant, last) VALUES (:tenant, 1) ON CONFLICT DO UPDATE SET last = last + 1
+RETURNING last, (SELECT value FROM epoch);
+
+-- name: insert_event
+INSERT INTO job_event (tenant, epoch, turn, job_id, seq, id, level, message, payload, fence, at, sanitized)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: events
+SELECT e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
+FROM job_event e WHERE e.tenant = :tenant AND e.job_id = :id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
+
+-- name: feed
+SELECT e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
+FROM job_event e INDEXED BY job_event_feed
+WHERE e.tenant = :tenant AND (e.epoch, e.turn, e.job_id, e.seq) > (:epoch, :turn, :job_id, :seq)
+ORDER BY e.epoch, e.turn, e.job_id, e.seq LIMIT :limit;
+
+-- name: feed_end
+SELECT (SELECT value FROM epoch), coalesce((SELECT last FROM event_turn WHERE tenant = :tenant), 0) + 1;
+
+-- name: has_ended
+SELECT finished_at IS NOT NULL FROM job WHERE tenant = :tenant AND id = :id;

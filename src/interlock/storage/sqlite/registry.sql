@@ -1,0 +1,79 @@
+-- name: raise_registry
+INSERT INTO tenant (tenant, next_seq, registry) VALUES (:tenant, 1, 1) ON CONFLICT DO UPDATE SET registry = registry + 1;
+
+-- name: types
+SELECT name, schema, requires, defaults, created_at, updated_at FROM job_type WHERE tenant = :tenant ORDER BY name;
+
+-- name: set_type
+INSERT INTO job_type (tenant, name, schema, requires, defaults, backoff, lease_seconds, created_at, updated_at)
+VALUES (:tenant, :name, :schema, :requires, :defaults, :backoff, :lease_seconds, :now, :now)
+ON CONFLICT DO UPDATE SET schema = excluded.schema, requires = excluded.requires, defaults = excluded.defaults,
+  backoff = excluded.backoff, lease_seconds = excluded.lease_seconds, updated_at = excluded.updated_at
+RETURNING name, schema, requires, defaults, created_at, updated_at;
+
+-- name: drop_type
+DELETE FROM job_type WHERE tenant = :tenant AND name = :name RETURNING name;
+
+-- name: agents
+-- Agents from one on, in the order of their names.
+SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, updated_at FROM agent
+WHERE tenant = :tenant AND (kind, id) > (:kind, :id) ORDER BY kind, id LIMIT :limit;
+
+-- name: agent
+SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, updated_at, no FROM agent
+WHERE tenant = :tenant AND kind = :kind AND id = :id;
+
+-- name: set_agent
+-- The limit acts by the trigger limit_changes.
+UPDATE agent SET max_concurrency = :max_concurrency, strict = :strict, defaults = :defaults, backoff = :backoff, implicit = 0,
+  updated_at = :now
+WHERE tenant = :tenant AND kind = :kind AND id = :id;
+
+-- name: has_unfinished
+SELECT EXISTS (SELECT 1 FROM job WHERE tenant = :tenant AND line = :no AND line IS NOT NULL AND finished_at IS NULL);
+
+-- name: drop_agent
+DELETE FROM agent WHERE tenant = :tenant AND no = :no;
+
+-- name: names_of_types
+SELECT type FROM route WHERE tenant = :tenant UNION SELECT type FROM queue WHERE tenant = :tenant
+UNION SELECT name FROM job_type WHERE tenant = :tenant;
+
+-- name: moved
+SELECT r.type, y.from_status, y.to_status, sum(y.count), sum(CASE WHEN y.minute > :recent THEN y.count ELSE 0 END)
+FROM tally y CROSS JOIN route r ON r.tenant = y.tenant AND r.no = y.base
+WHERE y.tenant = :tenant GROUP BY r.type, y.from_status, y.to_status;
+
+-- name: later
+-- Jobs that are due later, and since when the oldest waits that is due, route by route.
+SELECT r.type,
+  (SELECT count(*) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.route = r.no AND j.run_at > :now
+    AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0),
+  (SELECT min(j.run_at) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.route = r.no AND j.run_at <= :now
+    AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
+FROM route r WHERE r.tenant = :tenant;
+
+-- name: lined_up
+SELECT r.type, sum(j.run_at > :now), sum(j.run_at <= :now)
+FROM job j INDEXED BY job_line CROSS JOIN route r ON r.tenant = j.tenant AND r.no = j.route
+WHERE j.tenant = :tenant AND j.blocked = 1 AND j.finished_at IS NULL GROUP BY r.type;
+
+-- name: awaiting
+SELECT b.type, count(*) FROM (SELECT DISTINCT job_id FROM job_await WHERE tenant = :tenant) w
+CROSS JOIN job j ON j.tenant = :tenant AND j.id = w.job_id CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq GROUP BY b.type;
+
+-- name: paused
+SELECT type, paused_at, paused_by, pause_reason FROM queue WHERE tenant = :tenant;
+
+-- name: fold
+-- Minutes older than an hour become one.
+INSERT INTO tally SELECT tenant, base, 0, from_status, to_status, sum(count) FROM tally
+WHERE tenant = :tenant AND minute > 0 AND minute < :before GROUP BY base, from_status, to_status
+ON CONFLICT DO UPDATE SET count = count + excluded.count;
+
+-- name: drop_folded
+DELETE FROM tally WHERE tenant = :tenant AND minute > 0 AND minute < :before;
+
+-- name: long_tallies
+SELECT t.tenant FROM tenant t
+WHERE (SELECT count(*) FROM tally y WHERE y.tenant = t.tenant AND y.minute > 0 AND y.minute < :before) > :rows LIMIT :limit;

@@ -1,0 +1,271 @@
+"""Subscriptions and the outbox on SQLite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from interlock.domain.lifecycle import TERMINAL
+from interlock.domain.retry import SECOND
+from interlock.domain.webhook import (
+    MOST_SUBSCRIPTIONS,
+    Channel,
+    Delivery,
+    DeliveryFilter,
+    DeliveryStatus,
+    Dispatch,
+    Mode,
+    NewSubscription,
+    Settlement,
+    Subscribed,
+    Subscription,
+    too_many_subscriptions,
+)  # fmt: skip
+from interlock.errors import Error, IdempotencyKeyReuse
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.statements import load
+
+_SQL: Final = load("interlock.storage.sqlite", "webhooks.sql")
+_TAGS: Final = Dispatch._fields.index("tags")
+T = TypeVar("T")
+
+Move = tuple[int, str, str | None, str, int]
+
+
+def announce(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
+    """Put what these moves (seq, job id, from, to, version) mean into the outbox, if anybody listens."""
+    ((listeners, own),) = connection.rows(_SQL["anyone_to_tell"], {"tenant": tenant})
+    if listeners or own:
+        told = [(tenant, seq, origin, target) for seq, _, origin, target, _ in moves if listeners or target in TERMINAL]
+        connection.db.executemany(_SQL["tell"], told)
+
+
+class Run(Protocol):
+    """How a store runs a verb or a query on a connection."""
+
+    def __call__(self, verb: Callable[[Connection], T]) -> Awaitable[T]: ...
+
+
+class SQLiteOutbox:
+    """Who listens to what, and what is on its way to them."""
+
+    def __init__(self, write: Run, read: Run) -> None:
+        self._write, self._read = write, read
+
+    async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
+        answer = await self._write(lambda c: _subscribe(c, tenant, new))
+        if isinstance(answer, Error):
+            raise answer
+        return answer
+
+    async def subscriptions(self, tenant: str, *, before: str | None = None, limit: int) -> list[Subscription]:
+        return await self._read(lambda c: _subscriptions(c, tenant, before=before, limit=limit))
+
+    async def subscription(self, tenant: str, id: str) -> Subscription | None:
+        return await self._read(lambda c: next(iter(_subscriptions(c, tenant, id=id)), None))
+
+    async def unsubscribe(self, tenant: str, id: str) -> bool:
+        return await self._write(lambda c: _unsubscribe(c, tenant, id))
+
+    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
+        def write(c: Connection) -> Subscription | None:
+            facts = {"tenant": tenant, "id": id, "expires_at": _later(c, expires_in_seconds)}
+            c.rows(_SQL["renew"], facts)
+            return next(iter(_subscriptions(c, tenant, id=id)), None)
+
+        return await self._write(write)
+
+    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
+        def write(c: Connection) -> bool:
+            facts = {"tenant": tenant, "secret": secret, "until": _later(c, keep_seconds)}
+            if id is None:
+                c.db.execute(_SQL["rotate_job_secret"], facts)
+                return True
+            return bool(c.rows(_SQL["rotate"], facts | {"id": id}))
+
+        return await self._write(write)
+
+    async def deliveries(self, tenant: str, filter: DeliveryFilter) -> list[Delivery]:
+        def read(c: Connection) -> list[Delivery]:
+            channel = None
+            if filter.subscription_id is not None:
+                found = c.rows(_SQL["channel"], {"tenant": tenant, "id": filter.subscription_id})
+                if not found:
+                    return []
+                ((channel,),) = found
+            return _deliveries(c, tenant, **filter._asdict() | {"channel": channel})
+
+        return await self._read(read)
+
+    async def redeliver(self, tenant: str, id: str) -> Delivery | None:
+        def write(c: Connection) -> Delivery | None:
+            c.rows(_SQL["redeliver"], {"tenant": tenant, "id": id, "now": c.now})
+            return next(iter(_deliveries(c, tenant, id=id)), None)
+
+        return await self._write(write)
+
+    async def due_channels(self, limit: int) -> list[Channel]:
+        def read(c: Connection) -> list[Channel]:
+            return [Channel._make(row) for row in c.rows(_SQL["due_channels"], {"now": c.read_clock(), "limit": limit})]
+
+        return await self._read(read)
+
+    async def take(
+        self, tenant: str, wants: Sequence[tuple[str, int]], *, lease_seconds: float, fresh_secret: str
+    ) -> list[Dispatch]:
+        return await self._write(lambda c: _take(c, tenant, wants, round(lease_seconds * SECOND), fresh_secret))
+
+    async def give_back(self, tenant: str, id: str, grab: int, delay_seconds: float) -> None:
+        def write(c: Connection) -> None:
+            facts = {"tenant": tenant, "id": id, "grab": grab, "next_try_at": _later(c, delay_seconds)}
+            c.db.execute(_SQL["give_back"], facts)
+
+        await self._write(write)
+
+    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+        return await self._write(lambda c: _settle(c, tenant, settlement))
+
+    async def sweep_subscriptions(self, older_than_seconds: float, limit: int) -> int:
+        def write(c: Connection) -> int:
+            old = c.rows(_SQL["old_subscriptions"], {"before": _later(c, -older_than_seconds), "limit": limit})
+            return sum([_unsubscribe(c, tenant, id) for tenant, id in old])
+
+        return await self._write(write)
+
+    async def forget_deliveries(self, older_than_seconds: float, limit: int) -> int:
+        def write(c: Connection) -> int:
+            c.db.execute(_SQL["forget_deliveries"], {"before": _later(c, -older_than_seconds), "limit": limit})
+            return c.db.changes()
+
+        return await self._write(write)
+
+
+def _later(connection: Connection, seconds: float | None) -> int | None:
+    return None if seconds is None else connection.now + round(seconds * SECOND)
+
+
+def _subscribe(connection: Connection, tenant: str, new: NewSubscription) -> Subscribed | Error:
+    """An error is answered, not raised: nothing has to be undone."""
+    found = connection.rows(_SQL["by_key"], {"tenant": tenant, "key": new.key})
+    if found and found[0][0] != new.id:
+        ((id, body),) = found
+        if body != new.body_sha256:
+            return IdempotencyKeyReuse(str(new.key), id)
+        return Subscribed(_subscriptions(connection, tenant, id=id)[0], True)
+    ((count,),) = connection.rows(_SQL["count_subscriptions"], {"tenant": tenant})
+    if count >= MOST_SUBSCRIPTIONS and not found:
+        return too_many_subscriptions()
+    facts = new._asdict() | {
+        "tenant": tenant,
+        "channel": new.channel,
+        "events": json.dumps(new.events),
+        "types": None if new.types is None else json.dumps(new.types),
+        "now": connection.now,
+        "expires_at": _later(connection, new.expires_in_seconds),
+    }
+    connection.db.execute(_SQL["subscribe"], facts)
+    return Subscribed(_subscriptions(connection, tenant, id=new.id)[0], False)
+
+
+def _subscriptions(
+    connection: Connection, tenant: str, *, id: str | None = None, before: str | None = None, limit: int = 1
+) -> list[Subscription]:
+    rows = connection.rows(_SQL["subscriptions"], {"tenant": tenant, "id": id, "before": before, "limit": limit})
+    return [
+        Subscription(id, url, tuple(json.loads(events)), types and tuple(json.loads(types)), Mode(mode), *rest)
+        for id, url, events, types, mode, *rest in rows
+    ]
+
+
+def _unsubscribe(connection: Connection, tenant: str, id: str) -> bool:
+    gone = connection.rows(_SQL["unsubscribe"], {"tenant": tenant, "id": id})
+    for (channel,) in gone:
+        connection.db.execute(_SQL["close_channel"], {"tenant": tenant, "channel": channel})
+        connection.db.execute(_SQL["forget_pace"], {"tenant": tenant, "channel": channel})
+    return bool(gone)
+
+
+def _deliveries(connection: Connection, tenant: str, **facts: Any) -> list[Delivery]:
+    nothing = {"channel": None, "job_id": None, "id": None, "status": None, "before": None, "limit": 1}
+    rows = connection.rows(_SQL["deliveries"], nothing | {"tenant": tenant} | facts)
+    return [Delivery._make((*row[:4], DeliveryStatus(row[4]), *row[5:])) for row in rows]
+
+
+def _take(
+    connection: Connection, tenant: str, wants: Sequence[tuple[str, int]], lease: int, fresh_secret: str
+) -> list[Dispatch]:
+    taken: list[Dispatch] = []
+    for channel, want in wants:
+        facts = {"tenant": tenant, "channel": channel, "now": connection.now}
+        ((interval,),) = connection.rows(_SQL["interval"], facts)
+        if interval > 0:
+            _fold(connection, facts, round(interval * SECOND))
+        for row in connection.rows(_SQL["due"], facts | {"folds": interval > 0, "want": want}):
+            receiver = _receiver(connection, facts, row, fresh_secret)
+            if receiver is None:
+                connection.db.execute(_SQL["nobody_listens"], facts | {"id": row[0]})
+                continue
+            subscription_id, url, *secrets = receiver
+            connection.db.execute(_SQL["take"], (row[1], connection.now + lease, subscription_id, tenant, row[0]))
+            values = [*row[:-1], subscription_id, url, [secret for secret in secrets if secret is not None]]
+            values[_TAGS] = tuple(json.loads(values[_TAGS]))
+            taken.append(Dispatch._make(values))
+    return taken
+
+
+def _fold(connection: Connection, facts: dict[str, Any], interval: int) -> None:
+    """Let the newest event of each kind go, for all of its kind, or make them wait until it is time again."""
+    now = connection.now
+    for event, type, quiet_until in connection.rows(_SQL["bursts"], facts):
+        kind = facts | {"event": event, "type": type}
+        if quiet_until > now:
+            connection.db.execute(_SQL["postpone"], kind | {"quiet_until": quiet_until})
+            continue
+        connection.db.execute(_SQL["let_go"], kind)
+        connection.db.execute(_SQL["fold"], kind)
+        connection.db.execute(_SQL["keep_quiet"], kind | {"quiet_until": now + interval})
+
+
+def _receiver(
+    connection: Connection, facts: dict[str, Any], row: tuple[Any, ...], fresh_secret: str
+) -> tuple[Any, ...] | None:
+    """Id, URL and secrets of whoever gets a delivery; to a job's own webhook it is signed by the tenant's secret."""
+    if (url := row[-1]) is not None:
+        connection.db.execute(_SQL["first_job_secret"], {"tenant": facts["tenant"], "secret": fresh_secret})
+        ((secret, previous),) = connection.rows(_SQL["job_secret"], facts)
+        return None, url, secret, previous
+    event, at, type = row[3], row[4], row[6]
+    found = connection.rows(_SQL["receiver"], facts | {"event": event, "at": at, "type": type})
+    if not found:
+        return None
+    connection.db.execute(_SQL["next_turn"], facts | {"id": found[0][0]})
+    return found[0]
+
+
+def _settle(connection: Connection, tenant: str, settlement: Settlement) -> bool:
+    """Write what became of a try, if its taker still has the delivery."""
+    now = connection.now
+    facts: dict[str, Any] = {"tenant": tenant, "id": settlement.id, "grab": settlement.grab, "now": now}
+    held = connection.rows(_SQL["held"], facts)
+    if not held:
+        return False
+    channel, subscription_id, event, type, at = held[0]
+    outcome = settlement.outcome
+    status, delay = outcome.status, outcome.delay_seconds
+    receiver = {"tenant": tenant, "id": subscription_id, "channel": channel, "now": now}
+    if status is DeliveryStatus.DELIVERED:
+        connection.db.execute(_SQL["answered"], receiver)
+    else:
+        connection.db.execute(_SQL["failed"], receiver)
+        ((passed_on,),) = connection.rows(_SQL["awake"], receiver | {"event": event, "type": type, "at": at})
+        if passed_on and (delay is not None or outcome.ends_subscription):
+            status, delay = DeliveryStatus.FAILED, 0.0
+    connection.db.execute(_SQL["settle"], facts | {
+        "status": status, "next_try_at": _later(connection, delay), "status_code": settlement.status_code,
+        "error": settlement.error,
+    })  # fmt: skip
+    if outcome.ends_subscription:
+        connection.db.execute(_SQL["end_subscription"], receiver)
+        connection.db.execute(_SQL["end_deliveries"], receiver)
+    return True

@@ -1,0 +1,179 @@
+-- name: anyone_to_tell
+-- Whether a tenant has subscriptions, and whether any of its jobs has a webhook of its own.
+SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND ended_at IS NULL),
+  EXISTS (SELECT 1 FROM job_body WHERE tenant = :tenant AND webhook IS NOT NULL);
+
+-- name: tell
+INSERT INTO move_to_tell VALUES (?, ?, ?, ?);
+
+-- name: count_subscriptions
+SELECT count(*) FROM subscription WHERE tenant = :tenant;
+
+-- name: by_key
+SELECT id, body_sha256 FROM subscription WHERE tenant = :tenant AND key = :key;
+
+-- name: subscribe
+INSERT INTO subscription (tenant, id, channel, url, events, types, mode, group_id, min_interval_seconds, expires_at, secret, created_at,
+  created_by, key, body_sha256)
+VALUES (:tenant, :id, :channel, :url, :events, :types, :mode, :group_id, :min_interval_seconds, :expires_at, :secret, :now, :created_by,
+  :key, :body_sha256)
+ON CONFLICT DO NOTHING;
+
+-- name: subscriptions
+-- Newest first; all, those of one channel, or one.
+SELECT id, url, events, types, mode, group_id, min_interval_seconds, expires_at, ended_at, ended_reason, failures, created_at, created_by
+FROM subscription WHERE tenant = :tenant AND (:id IS NULL OR id = :id) AND (:before IS NULL OR id < :before)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: channel
+SELECT channel FROM subscription WHERE tenant = :tenant AND id = :id;
+
+-- name: unsubscribe
+DELETE FROM subscription WHERE tenant = :tenant AND id = :id RETURNING channel;
+
+-- name: close_channel
+-- What was on its way over a channel that nobody listens to any more.
+DELETE FROM outbox WHERE tenant = :tenant AND channel = :channel
+  AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel);
+
+-- name: forget_pace
+DELETE FROM webhook_pace WHERE tenant = :tenant AND channel = :channel
+  AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel);
+
+-- name: renew
+UPDATE subscription SET expires_at = :expires_at, ended_at = NULL, ended_reason = NULL, failures = 0, resting_until = NULL
+WHERE tenant = :tenant AND id = :id RETURNING id;
+
+-- name: rotate
+UPDATE subscription SET previous_secret = secret, previous_until = :until, secret = :secret WHERE tenant = :tenant AND id = :id RETURNING id;
+
+-- name: rotate_job_secret
+INSERT INTO webhook_secret (tenant, secret) VALUES (:tenant, :secret)
+ON CONFLICT DO UPDATE SET previous_secret = secret, previous_until = :until, secret = excluded.secret;
+
+-- name: first_job_secret
+INSERT INTO webhook_secret (tenant, secret) VALUES (:tenant, :secret) ON CONFLICT DO NOTHING;
+
+-- name: job_secret
+SELECT secret, CASE WHEN previous_until > :now THEN previous_secret END FROM webhook_secret WHERE tenant = :tenant;
+
+-- name: deliveries
+SELECT id, event, job_id, subscription_id, status, attempts, at, next_try_at, last_tried_at, last_status_code, last_error, settled_at,
+  coalesce(folded, 0)
+FROM outbox WHERE tenant = :tenant AND (:channel IS NULL OR channel = :channel) AND (:job_id IS NULL OR job_id = :job_id)
+  AND (:id IS NULL OR id = :id) AND (:status IS NULL OR status = :status) AND (:before IS NULL OR id < :before)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: redeliver
+UPDATE outbox SET status = 'pending', attempts = 0, grabs = grabs + 1, next_try_at = :now, settled_at = NULL, folded = coalesce(folded, 0)
+WHERE tenant = :tenant AND id = :id RETURNING id;
+
+-- name: due_channels
+-- Channels with something due: every tenant's longest waiting one first, then everybody's second, and so on.
+WITH RECURSIVE c (tenant, channel) AS (
+  SELECT * FROM (SELECT tenant, channel FROM outbox WHERE next_try_at IS NOT NULL ORDER BY tenant, channel LIMIT 1)
+  UNION ALL
+  SELECT o.tenant, o.channel FROM c JOIN outbox o ON (o.tenant, o.id) = (
+    SELECT n.tenant, n.id FROM outbox n INDEXED BY outbox_due
+    WHERE n.next_try_at IS NOT NULL AND (n.tenant, n.channel) > (c.tenant, c.channel) ORDER BY n.tenant, n.channel LIMIT 1)
+), due AS (
+  SELECT tenant, channel, (SELECT min(next_try_at) FROM outbox o INDEXED BY outbox_due
+    WHERE o.tenant = c.tenant AND o.channel = c.channel AND o.next_try_at IS NOT NULL) AS since FROM c
+)
+SELECT tenant, channel FROM (
+  SELECT tenant, channel, since, row_number() OVER (PARTITION BY tenant ORDER BY since) AS place FROM due WHERE since <= :now)
+ORDER BY place, since LIMIT :limit;
+
+-- name: interval
+-- How far apart a channel wants its events; in a group the most eager member counts.
+SELECT coalesce(min(min_interval_seconds), 0) FROM subscription WHERE tenant = :tenant AND channel = :channel AND ended_at IS NULL;
+
+-- name: bursts
+-- The kinds of events that wait to be let go, and until when each has to be quiet.
+SELECT o.event, o.type, coalesce(max(p.quiet_until), 0) FROM outbox o
+LEFT JOIN webhook_pace p ON p.tenant = o.tenant AND p.channel = o.channel AND p.event = o.event AND p.type = o.type
+WHERE o.tenant = :tenant AND o.channel = :channel AND o.next_try_at <= :now AND o.folded IS NULL GROUP BY o.event, o.type;
+
+-- name: postpone
+UPDATE outbox SET next_try_at = :quiet_until
+WHERE tenant = :tenant AND channel = :channel AND event = :event AND type = :type AND next_try_at <= :now AND folded IS NULL;
+
+-- name: let_go
+-- The newest event of a burst, which stands for all of it.
+UPDATE outbox SET folded = (SELECT count(*) - 1 FROM outbox o
+  WHERE o.tenant = :tenant AND o.channel = :channel AND o.event = :event AND o.type = :type AND o.next_try_at <= :now AND o.folded IS NULL)
+WHERE tenant = :tenant AND id = (SELECT id FROM outbox o WHERE o.tenant = :tenant AND o.channel = :channel AND o.event = :event
+  AND o.type = :type AND o.next_try_at <= :now AND o.folded IS NULL ORDER BY o.at DESC, o.id DESC LIMIT 1);
+
+-- name: fold
+DELETE FROM outbox WHERE tenant = :tenant AND channel = :channel AND event = :event AND type = :type AND next_try_at <= :now
+  AND folded IS NULL;
+
+-- name: keep_quiet
+INSERT INTO webhook_pace (tenant, channel, event, type, quiet_until) VALUES (:tenant, :channel, :event, :type, :quiet_until)
+ON CONFLICT DO UPDATE SET quiet_until = excluded.quiet_until;
+
+-- name: due
+SELECT id, grabs + 1, attempts, event, at, job_id, type, job_status, previous_status, attempt, version, agent_kind, agent_id, tags,
+  approval_id, coalesce(folded, 0), url
+FROM outbox WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :now AND (folded IS NOT NULL OR NOT :folds)
+ORDER BY next_try_at, id LIMIT :want;
+
+-- name: receiver
+-- Who of a channel gets an event: those that answer before those that failed lately, and among them whose turn it is.
+SELECT id, url, secret, CASE WHEN previous_until > :now THEN previous_secret END FROM subscription
+WHERE tenant = :tenant AND channel = :channel AND ended_at IS NULL
+  AND (mode = 'broadcast' OR (instr(events, '"' || :event || '"') AND (expires_at IS NULL OR expires_at > :at)
+    AND (types IS NULL OR EXISTS (SELECT 1 FROM json_each(types) t WHERE t.value = :type))))
+ORDER BY coalesce(resting_until, 0) > :now, turn, id LIMIT 1;
+
+-- name: next_turn
+UPDATE subscription SET turn = (SELECT max(turn) + 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel)
+WHERE tenant = :tenant AND id = :id AND mode = 'group';
+
+-- name: take
+UPDATE outbox SET grabs = ?, next_try_at = ?, subscription_id = ? WHERE tenant = ? AND id = ?;
+
+-- name: give_back
+UPDATE outbox SET next_try_at = :next_try_at WHERE tenant = :tenant AND id = :id AND grabs = :grab AND next_try_at IS NOT NULL;
+
+-- name: nobody_listens
+UPDATE outbox SET status = 'dead', next_try_at = NULL, settled_at = :now, last_error = 'nobody_listens' WHERE tenant = :tenant AND id = :id;
+
+-- name: held
+SELECT channel, subscription_id, event, type, at FROM outbox WHERE tenant = :tenant AND id = :id AND grabs = :grab AND next_try_at IS NOT NULL;
+
+-- name: settle
+UPDATE outbox SET status = :status, attempts = attempts + 1, next_try_at = :next_try_at, last_tried_at = :now,
+  last_status_code = :status_code, last_error = :error, settled_at = CASE WHEN :next_try_at IS NULL THEN :now END
+WHERE tenant = :tenant AND id = :id;
+
+-- name: answered
+UPDATE subscription SET failures = 0, resting_until = NULL WHERE tenant = :tenant AND id = :id AND failures > 0;
+
+-- name: failed
+-- A receiver that fails rests for a while, longer each time: 5 s to 10 min.
+UPDATE subscription SET failures = failures + 1, resting_until = :now + min(5000000 << min(failures, 10), 600000000)
+WHERE tenant = :tenant AND id = :id;
+
+-- name: end_subscription
+UPDATE subscription SET ended_at = :now, ended_reason = 'gone' WHERE tenant = :tenant AND id = :id AND ended_at IS NULL;
+
+-- name: end_deliveries
+-- Nothing more goes out over a channel whose last receiver is gone.
+UPDATE outbox SET status = 'dead', next_try_at = NULL, settled_at = :now, last_error = 'gone'
+WHERE tenant = :tenant AND channel = :channel AND next_try_at IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel AND s.ended_at IS NULL);
+
+-- name: awake
+-- Whether another member of the group could take an event now.
+SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND channel = :channel AND mode = 'group' AND id <> :id
+  AND ended_at IS NULL AND coalesce(resting_until, 0) <= :now AND instr(events, '"' || :event || '"')
+  AND (expires_at IS NULL OR expires_at > :at)
+  AND (types IS NULL OR EXISTS (SELECT 1 FROM json_each(types) t WHERE t.value = :type)));
+
+-- name: old_subscriptions
+SELECT tenant, id FROM subscription WHERE coalesce(ended_at, expires_at) <= :before LIMIT :limit;
+
+-- name: forget_deliveries
+DELETE FROM outbox WHERE (tenant, id) IN (SELECT tenant, id FROM outbox WHERE settled_at <= :before ORDER BY settled_at LIMIT :limit);

@@ -1,0 +1,137 @@
+"""One job → how its run ended, as a value: what is to be reported, or None if there is nothing left to say."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from functools import partial
+from typing import Any, Final
+
+from interlock.client.port import error_body
+from interlock.domain.decide import CancelAck, Complete, Finish
+from interlock.domain.decide import Fail as Failed
+from interlock.domain.decide import Release as Released
+from interlock.domain.retry import SECOND
+from interlock.errors import Error, LeaseLost, NotRunning, StepMismatch, TooLarge
+from interlock.sdk import values
+from interlock.sdk.raises import AwaitsChildren, Fail, Release, Retry, Suspended
+from interlock.worker.run import Ending, Run
+from interlock.worker.threads import Threads
+
+LONGEST_TRACEBACK: Final = 6000
+
+
+async def execute(run: Run, threads: Threads) -> Finish | None:
+    """Run the task; whatever it does, the answer is how the job goes on."""
+    try:
+        arguments = run.task.signature.unpack(run.job.payload)
+    except Error as error:
+        return failure(run, str(error), kind="invalid_payload", retryable=False)
+    if run.context is not None:
+        arguments[run.task.signature.context or ""] = run.context
+    try:
+        if run.task.is_async:
+            result = await run.task.function(**arguments)
+        else:
+            result = await _in_thread(run, threads, arguments)
+    except asyncio.CancelledError:
+        if run.ending is None and _is_cancelled_from_outside():
+            raise  # not one run is stopped, the whole worker is
+        return stopped(run)
+    except Suspended as suspended:
+        return _suspended(run, suspended)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        return _raised(run, error)
+    return _returned(run, result)
+
+
+def stopped(run: Run) -> Finish | None:
+    """How a run that was stopped from outside ends."""
+    match run.ending:
+        case Ending.LOST:
+            return None
+        case Ending.CANCELLED:
+            return CancelAck(*run.holder)
+        case Ending.SHUTDOWN:
+            return Released(*run.holder, reason="the worker was stopped")
+        case Ending.TIMED_OUT:
+            return failure(run, f"the run took longer than {run.job.timeout_seconds} s", kind="timeout")
+        case None:
+            return failure(run, "the task cancelled itself", kind="CancelledError")
+
+
+def failure(
+    run: Run,
+    message: str,
+    *,
+    kind: str,
+    details: object = None,
+    retryable: bool = True,
+    retry_after_seconds: float | None = None,
+) -> Failed:
+    """A report of failure that is never refused: details that are too large or no JSON are left out."""
+    try:
+        error, mended = error_body(message, kind=kind, details=details)
+    except Error:
+        error, mended = error_body(message, kind=kind)
+    return Failed(*run.holder, error, retryable, retry_after_seconds, mended)
+
+
+def in_place_of(refused: Complete, run: Run, error: Error) -> Failed:
+    """What is reported when a result cannot be stored: trying again would give the same."""
+    kind = "result_too_large" if isinstance(error, TooLarge) else "invalid_result"
+    return failure(run, f"the result was refused: {error}", kind=kind, retryable=False)
+
+
+async def _in_thread(run: Run, threads: Threads, arguments: dict[str, Any]) -> Any:
+    working = threads.run(partial(run.task.function, **arguments))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        if not working.done():
+            run.abandoned = working
+        raise
+
+
+def _returned(run: Run, result: Any) -> Finish:
+    used = run.context.used() if run.context is not None else None
+    if result is None:
+        return Complete(*run.holder, None, None, used)
+    try:
+        text = values.encode(result)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return failure(run, f"the result is no JSON: {error}", kind="invalid_result", retryable=False)
+    return Complete(*run.holder, text, None, used)
+
+
+def _suspended(run: Run, suspended: Suspended) -> Finish | None:
+    match suspended:
+        case Release(until=until):
+            run_at = None if until is None else int(until.timestamp() * SECOND)
+            return Released(*run.holder, suspended.reason, run_at, suspended.after_seconds)
+        case AwaitsChildren(children=children):
+            return Released(*run.holder, "waits for children", children=children)
+        case _:
+            return None  # at a gate: opening it has ended the grant
+
+
+def _raised(run: Run, error: BaseException) -> Finish | None:
+    match error:
+        case LeaseLost() | NotRunning() if error.job_id == run.job.id:
+            return None
+        case Fail():
+            return failure(run, str(error), kind=error.kind or "Fail", details=error.details, retryable=False)
+        case Retry():
+            return failure(run, str(error), kind="Retry", retry_after_seconds=error.after_seconds)
+        case StepMismatch():
+            return failure(run, str(error), kind=error.code, retryable=False)
+    kind = type(error).__name__
+    lines = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
+    return failure(run, str(error) or kind, kind=kind, details={"traceback": lines})
+
+
+def _is_cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,331 @@
+"""The worker: claim → run → report, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+import structlog
+
+from interlock.client.port import Client, Grant
+from interlock.domain import policy
+from interlock.domain.decide import Release
+from interlock.domain.policy import ClaimAsk
+from interlock.errors import Fatal, Invalid, Unavailable
+from interlock.sdk.app import App
+from interlock.sdk.context import Context
+from interlock.worker.executor import execute, stopped
+from interlock.worker.heart import Heart
+from interlock.worker.patience import Patience
+from interlock.worker.reporter import Reporter
+from interlock.worker.run import Claim, Ending, Run
+from interlock.worker.threads import Threads
+
+MOST_PER_CLAIM: Final = 100
+MOST_UNREPORTED: Final = 2000
+POLL_SECONDS: Final = 20.0
+LONGEST_BEAT_SECONDS: Final = 5.0
+LAST_WORDS_SECONDS: Final = 5.0  # for tasks to clean up after they were interrupted, and for the last reports
+
+
+class Worker:
+    """Runs the tasks of an app, `concurrency` of them at a time; blocking ones in threads.
+
+    With `prefetch` more jobs than that are claimed, and kept alive, so that the next one need not be waited for.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        concurrency: int = 100,
+        prefetch: int = 0,
+        lease_seconds: float = 60.0,
+        heartbeat_seconds: float | None = None,
+        grace_seconds: float = 30.0,
+        name: str | None = None,
+        types: Iterable[str] | None = None,
+        capabilities: Iterable[str] = (),
+        affinity_keys: Iterable[str] | None = (),
+    ) -> None:
+        self.name = name or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
+        self._app = app
+        self._tasks = _chosen(app, types)
+        self._concurrency = _at_least("concurrency", concurrency, 1)
+        self._prefetch = _at_least("prefetch", prefetch, 0)
+        self._every_seconds = _interval(heartbeat_seconds, lease_seconds)
+        self._grace_seconds = grace_seconds
+        self._ask = ClaimAsk(
+            worker=self.name,
+            types=frozenset(self._tasks),
+            capabilities=frozenset(policy.names(capabilities, what="capabilities")),
+            affinity_keys=None if affinity_keys is None else policy.any_or(list(affinity_keys), what="affinity_keys"),
+            lease_seconds=lease_seconds,
+        )
+        self._log: Any = structlog.get_logger("interlock.worker").bind(worker=self.name)
+        self._stopping = self._at_once = False
+        self._client: Client
+        self._heart: Heart
+        self._reporter: Reporter
+
+    async def run(self, *, drain: bool = False, once: bool = False) -> int:
+        """Work until stopped, with `drain` until nothing is due, with `once` for one job; how many runs there were."""
+        self._prepare(await self._app.client())
+        self._client.start_chores()
+        beating = asyncio.create_task(self._heart.beat())
+        self._log.info("worker started", types=sorted(self._tasks), concurrency=self._concurrency)
+        try:
+            await self._work(drain=drain, once=once)
+            while once and self._held and not self._stopping:
+                await self._change()
+        finally:
+            # Also when this task is cancelled: what is held must be given back before anything else happens.
+            winding_down = asyncio.create_task(self._wind_down())
+            try:
+                await asyncio.shield(winding_down)
+            except asyncio.CancelledError:
+                self.stop(now=True)
+                await winding_down
+                raise
+            finally:
+                beating.cancel()
+                await asyncio.wait([beating])
+                self._threads.close()
+        if self._fault is not None:
+            raise self._fault
+        self._log.info("worker stopped", runs=self._runs)
+        return self._runs
+
+    def stop(self, *, now: bool = False) -> None:
+        """Claim no more; finish what runs, or with `now` hand it back at once. Spends no attempt."""
+        self._stopping = True
+        self._at_once = self._at_once or now
+        with contextlib.suppress(AttributeError):  # not running yet
+            self._changed.set()
+            if self._claiming is not None:
+                self._claiming.cancel()
+
+    def _prepare(self, client: Client) -> None:
+        self._client = client
+        self._heart = Heart(
+            client, self._log, every_seconds=self._every_seconds, held=lambda: self._held.values(),
+            stop=self._stop_run, broken=self._break,
+        )  # fmt: skip
+        self._reporter = Reporter(client, self._log, self._heart, settled=self._settle, broken=self._break)
+        self._threads = Threads()
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[tuple[str, int], Run] = {}
+        self._waiting: deque[Run] = deque()
+        self._running = self._runs = 0
+        self._changed = asyncio.Event()
+        self._claiming: asyncio.Task[list[Grant]] | None = None
+        self._unsure: ClaimAsk | None = None  # a claim whose answer was not heard
+        self._names = (f"{secrets.token_hex(6)}-{n}" for n in itertools.count())
+        self._free_names: list[str] = []
+        self._fault: BaseException | None = None
+
+    async def _work(self, *, drain: bool, once: bool) -> None:
+        patience = Patience(self._log, "claiming")
+        while not self._stopping:
+            room = self._concurrency + self._prefetch - self._running - len(self._waiting)
+            if room <= 0:
+                await self._change()
+                continue
+            if self._reporter.backlog >= MOST_UNREPORTED:
+                await self._reporter.flushed()
+                continue
+            idle = not self._held and not self._reporter.backlog
+            limit = 1 if once else min(room, MOST_PER_CLAIM)
+            try:
+                claimed = await self._claim(limit, 0.0 if drain else POLL_SECONDS)
+                patience.rest()
+            except asyncio.CancelledError:
+                if self._stopping:
+                    break
+                raise
+            except (Fatal, Invalid):
+                raise
+            except Unavailable as error:
+                await patience.wait(error)
+                continue
+            except Exception as error:
+                self._log.exception("a claim failed")
+                await patience.wait(error)
+                continue
+            if once and claimed:
+                break
+            if drain and not claimed:
+                if idle:
+                    break
+                await (self._change() if self._held else self._reporter.flushed())
+
+    async def _claim(self, limit: int, wait_seconds: float) -> int:
+        """Claim under a name, so that a claim whose answer was lost can be asked for again; how many came."""
+        ask = self._unsure
+        if ask is None:
+            name = self._free_names.pop() if self._free_names else next(self._names)
+            ask = self._unsure = self._ask._replace(limit=limit, claim_id=name)
+        self._claiming = asyncio.create_task(self._client.claim(ask, wait_seconds=wait_seconds))
+        try:
+            grants = await self._claiming
+        finally:
+            self._claiming = None
+        self._unsure = None
+        claim = Claim(ask.claim_id or "")
+        claim.left = len(grants)
+        if not grants:
+            self._free_names.append(claim.name)
+        for grant in grants:
+            self._admit(Run(grant, self._tasks[grant.job.type], claim))
+        return len(grants)
+
+    def _admit(self, run: Run) -> None:
+        self._held[run.key] = run
+        if run.job.timeout_seconds is not None:
+            run.timer = self._loop.call_later(run.job.timeout_seconds, self._stop_run, run, Ending.TIMED_OUT)
+        if self._running < self._concurrency and not self._stopping:
+            self._start(run)
+        else:
+            self._waiting.append(run)
+
+    def _start(self, run: Run) -> None:
+        self._running += 1
+        self._runs += 1
+        if run.task.signature.context is not None:
+            run.context = Context(run.grant, self._client, self._loop)
+        run.handle = self._loop.create_task(self._carry(run))
+
+    async def _carry(self, run: Run) -> None:
+        order = None
+        try:
+            order = await execute(run, self._threads)
+        except asyncio.CancelledError:
+            order = Release(*run.holder, reason="the worker was stopped")
+        finally:
+            self._let_go(run)
+            if order is None:
+                self._settle(run)
+            else:
+                self._reporter.report(run, order)
+            if run.abandoned is None:
+                self._free_slot()
+            else:  # the thread still works, so its place is not free
+                run.abandoned.add_done_callback(self._thread_returned)
+
+    def _stop_run(self, run: Run, ending: Ending) -> None:
+        if run.handle is None and run.key in self._held:  # prefetched, not started
+            run.ending = ending
+            self._waiting.remove(run)
+            self._let_go(run)
+            order = stopped(run)
+            if order is None:
+                self._settle(run)
+            else:
+                self._reporter.report(run, order)
+            self._changed.set()
+        else:
+            run.stop(ending)
+
+    def _let_go(self, run: Run) -> None:
+        self._held.pop(run.key, None)
+        if run.timer is not None:
+            run.timer.cancel()
+
+    def _free_slot(self) -> None:
+        self._running -= 1
+        if self._waiting and not self._stopping:
+            self._start(self._waiting.popleft())
+        self._changed.set()
+
+    def _thread_returned(self, thread: asyncio.Future[Any]) -> None:
+        if not thread.cancelled():
+            thread.exception()  # nobody else will look at it
+        self._free_slot()
+
+    def _settle(self, run: Run) -> None:
+        run.claim.left -= 1
+        if not run.claim.left:
+            self._free_names.append(run.claim.name)
+
+    def _break(self, error: BaseException) -> None:
+        """The storage can no longer be trusted: stop at once, touch nothing."""
+        self._fault = self._fault or error
+        self.stop(now=True)
+
+    async def _change(self) -> None:
+        """Until a run has ended or the worker is told to stop."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _wind_down(self) -> None:
+        """Lose nothing: hand back what was not started, wait for what runs, then interrupt it and hand it back too."""
+        self._stopping = True
+        for run in list(self._waiting):
+            self._stop_run(run, Ending.SHUTDOWN)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace_seconds):
+                while self._held and not self._at_once:
+                    await self._change()
+        for run in list(self._held.values()):
+            run.stop(Ending.SHUTDOWN)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                while self._held:
+                    await self._change()
+        for run in list(self._held.values()):  # it would not be interrupted
+            self._let_go(run)
+            self._reporter.report(run, Release(*run.holder, reason="the worker was stopped"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._recover()
+                await self._reporter.flushed()
+        if left := await self._reporter.give_up():
+            self._log.error("some runs could not be reported, their leases will run out", runs=left)
+
+    async def _recover(self) -> None:
+        """What a claim that was interrupted may have been granted goes back."""
+        patience = Patience(self._log, "recovering a claim")
+        while self._unsure is not None and self._fault is None:
+            ask = self._unsure._replace(types=frozenset(), limit=1)  # grants nothing new
+            try:
+                grants = await self._client.claim(ask)
+            except Unavailable as error:
+                await patience.wait(error)
+                continue
+            self._unsure = None
+            claim = Claim(ask.claim_id or "")
+            claim.left = len(grants)
+            for grant in grants:
+                run = Run(grant, self._tasks[grant.job.type], claim)
+                self._reporter.report(run, Release(*run.holder, reason="the worker was stopped"))
+
+
+def _chosen(app: App, types: Iterable[str] | None) -> dict[str, Any]:
+    wanted = set(app.tasks) if types is None else set(types)
+    if unknown := sorted(wanted - app.tasks.keys()):
+        raise ValueError(f"the app has no task named {', '.join(unknown)}")
+    if not wanted:
+        raise ValueError("the app has no tasks; import the modules that declare them first")
+    return {name: app.tasks[name] for name in wanted}
+
+
+def _at_least(what: str, value: int, least: int) -> int:
+    if value < least:
+        raise ValueError(f"{what} must be at least {least}, not {value}")
+    return value
+
+
+def _interval(heartbeat_seconds: float | None, lease_seconds: float) -> float:
+    """A lost beat must not cost the lease, so there is room for two."""
+    if heartbeat_seconds is None:
+        return min(lease_seconds / 3, LONGEST_BEAT_SECONDS)
+    if not 0 < heartbeat_seconds < lease_seconds / 2:
+        raise ValueError(f"a heartbeat every {heartbeat_seconds} s is too rare for a lease of {lease_seconds} s")
+    return heartbeat_seconds

@@ -1,0 +1,38 @@
+"""Waiting out a lost database: ever longer pauses, and a log that says it once, not at every try."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any, Final
+
+FIRST_PAUSE_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 2.0
+SAY_AGAIN_SECONDS: Final = 60.0
+
+
+class Patience:
+    """The patience of one loop that must not give up."""
+
+    def __init__(self, log: Any, doing: str) -> None:
+        self._log = log
+        self._doing = doing
+        self._pause = FIRST_PAUSE_SECONDS
+        self._said_at: float | None = None
+
+    async def wait(self, error: Exception) -> None:
+        """After a failed try."""
+        now = time.monotonic()
+        if self._said_at is None or now - self._said_at >= SAY_AGAIN_SECONDS:
+            self._said_at = now
+            self._log.warning("cannot reach the queue, trying again", doing=self._doing, error=str(error))
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def rest(self) -> None:
+        """After a try that worked."""
+        if self._said_at is not None:
+            self._log.info("the queue is back", doing=self._doing)
+            self._said_at = None
+            self._pause = FIRST_PAUSE_SECONDS

@@ -1,0 +1,142 @@
+"""Reports of how runs ended: gathered while the last batch is under way, repeated until they are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from interlock.client.port import Client
+from interlock.domain.decide import Complete, Finish
+from interlock.domain.job import Receipt, Refused
+from interlock.domain.progress import Report
+from interlock.errors import Conflict, Error, Fatal, Invalid, Malformed, NotFound, TooLarge, Unavailable
+from interlock.worker.executor import in_place_of
+from interlock.worker.heart import Heart
+from interlock.worker.patience import Patience
+from interlock.worker.run import Run
+
+T = TypeVar("T")
+A = TypeVar("A")
+AT_ONCE: Final = 1000
+Ended = tuple[Run, Finish]
+
+
+class Reporter:
+    """No timer: an idle report goes out at once, a busy one shares the next call."""
+
+    def __init__(
+        self,
+        client: Client,
+        log: Any,
+        heart: Heart,
+        *,
+        settled: Callable[[Run], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        self._client = client
+        self._log = log
+        self._heart = heart
+        self._settled = settled
+        self._broken = broken
+        self._patience = Patience(log, "reporting")
+        self._waiting: list[Ended] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._under_way = 0
+
+    @property
+    def backlog(self) -> int:
+        """How many reports have no answer yet."""
+        return len(self._waiting) + self._under_way
+
+    def report(self, run: Run, order: Finish) -> None:
+        self._waiting.append((run, order))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send_all())
+
+    async def flushed(self) -> None:
+        """Until everything reported so far has its answer."""
+        while self._sending is not None:
+            await asyncio.wait([self._sending])
+
+    async def give_up(self) -> int:
+        """Stop trying; how many reports were never answered."""
+        left = self.backlog
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait([self._sending])
+        return left
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+                self._under_way = len(batch)
+                await self._send(batch)
+                self._under_way = 0
+        except Fatal as error:
+            self._broken(error)
+        finally:
+            self._sending = None
+
+    async def _send(self, batch: Sequence[Ended]) -> None:
+        await self._send_events([run for run, _ in batch])
+        try:
+            answers = await self._insist(self._client.finishes, [order for _, order in batch])
+        except Fatal:
+            raise
+        except Exception:
+            if len(batch) == 1:
+                self._log.exception("a report was not taken", job=batch[0][0].job.id)
+                self._settled(batch[0][0])
+                return
+            for one in batch:  # so that what is wrong with one harms no other
+                await self._send([one])
+            return
+        for (run, order), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Refused):
+                self._refused(run, order, answer.error)
+            else:
+                self._settled(run)
+                self._note(run, order, answer)
+
+    async def _insist(self, verb: Callable[[T], Awaitable[A]], items: T) -> A:
+        """The answer, however long the queue is away: every report may be repeated."""
+        while True:
+            try:
+                answer = await verb(items)
+            except Unavailable as error:
+                await self._patience.wait(error)
+                continue
+            self._patience.rest()
+            return answer
+
+    async def _send_events(self, runs: Sequence[Run]) -> None:
+        """What tasks have told at the last moment; while the queue is away it is tried as often as the report is."""
+        if any(run.telling for run in runs):
+            await self._heart.at_rest()
+        told = [(run, events) for run in runs if run.context is not None and (events := run.context.take_events())]
+        if not told:
+            return
+        reports = [Report(*run.holder, events) for run, events in told]
+        answers = await self._insist(self._client.add_events, reports)
+        for (run, _), answer in zip(told, answers, strict=True):
+            if isinstance(answer, Refused):
+                self._log.warning("events were refused", job=run.job.id, error=str(answer.error))
+
+    def _refused(self, run: Run, order: Finish, error: Error) -> None:
+        if isinstance(order, Complete) and isinstance(error, (TooLarge, Invalid, Malformed)):
+            self._waiting.append((run, in_place_of(order, run, error)))
+            return
+        self._settled(run)
+        if isinstance(error, (Conflict, NotFound)):
+            self._log.info("the job was no longer ours", job=run.job.id, fence=run.job.fence, code=error.code)
+        else:
+            self._log.error("a report was refused", job=run.job.id, fence=run.job.fence, error=str(error))
+
+    def _note(self, run: Run, order: Finish, receipt: Receipt) -> None:
+        if not isinstance(order, Complete):
+            self._log.info(
+                "run ended", job=run.job.id, type=run.job.type, attempt=run.job.attempt, by=str(order.verb),
+                status=str(receipt.status),
+            )  # fmt: skip

@@ -1,0 +1,72 @@
+"""One grant in the hands of a worker, from its claim to its report."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import IntEnum
+from typing import Any
+
+from interlock.client.port import Grant
+from interlock.domain.job import Beat, Job
+from interlock.sdk.context import Context
+from interlock.sdk.tasks import Task
+
+
+class Ending(IntEnum):
+    """Why a run is stopped from outside; a later reason replaces an earlier one only if it weighs more."""
+
+    CANCELLED = 1
+    TIMED_OUT = 2
+    SHUTDOWN = 3
+    LOST = 4
+
+
+class Claim:
+    """A named claim; its name is free again when everything granted under it is settled."""
+
+    __slots__ = ("left", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.left = 0
+
+
+class Run:
+    """A job that this worker holds."""
+
+    __slots__ = ("abandoned", "claim", "context", "ending", "grant", "handle", "job", "task", "telling", "timer")
+
+    def __init__(self, grant: Grant, task: Task[..., Any], claim: Claim) -> None:
+        self.grant = grant
+        self.job: Job = grant.job
+        self.task = task
+        self.claim = claim
+        self.context: Context | None = None
+        self.ending: Ending | None = None
+        self.handle: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.telling = False  # a heartbeat with events of this run is under way
+        self.abandoned: asyncio.Future[Any] | None = None  # a thread that goes on although its run has ended
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.job.id, self.job.fence
+
+    @property
+    def holder(self) -> tuple[str, int, str]:
+        return self.job.id, self.job.fence, self.job.worker or ""
+
+    def beat(self) -> Beat:
+        """A sign of life, with what the task has told since the last one."""
+        events = self.context.take_events() if self.context is not None else ()
+        return Beat(*self.holder, self.task.lease_seconds, None, events)
+
+    def stop(self, ending: Ending) -> None:
+        """Interrupt the run; a thread cannot be, but is told to stop and is no longer waited for, save on a cancel."""
+        if self.ending is not None and self.ending >= ending:
+            return
+        self.ending = ending
+        if self.context is not None:
+            self.context.cancelled = True
+        if self.handle is not None and (self.task.is_async or ending is not Ending.CANCELLED):
+            self.handle.cancel()

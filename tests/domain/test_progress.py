@@ -1,0 +1,39 @@
+"""Places in the feed of events as clients carry them about."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.domain.progress import LARGEST_NUMBER, Place
+from interlock.errors import Invalid
+
+numbers = st.integers(0, LARGEST_NUMBER)
+ID = "0193a1b2-ffff-7fff-8fff-ffffffffffff"
+
+
+@given(numbers, numbers, st.uuids(), numbers)
+def test_a_place_comes_back_from_its_text(epoch: int, turn: int, job_id: object, seq: int) -> None:
+    place = Place(epoch, turn, str(job_id), seq)
+    assert Place.parse(str(place)) == place
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ".", "...", "0.0.0", f"0.0.{ID}", f"0.0.{ID}.0.0", f"-1.0.{ID}.0", f"0.{2**63}.{ID}.0", f"0.٣.{ID}.0",
+     f"0. 1.{ID}.0", f"0.1_0.{ID}.0", "0.0.nobody.0", f"0.0.{ID}.{'9' * 5000}", "\x00", "\ud800"],
+)  # fmt: skip
+def test_what_is_no_place_is_invalid(text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        Place.parse(text)
+    assert caught.value.pointer == "/cursor"
+
+
+@given(st.text())
+def test_no_text_breaks_the_parser(text: str) -> None:
+    try:
+        place = Place.parse(text)
+    except Invalid:
+        return
+    assert Place.parse(str(place)) == place

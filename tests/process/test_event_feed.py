@@ -1,0 +1,215 @@
+"""The feed of events under writers that overtake each other: a number is not the order of commits, and nobody may miss one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+
+import asyncpg
+import pytest
+
+from interlock.domain.job import Beat, Job
+from interlock.domain.progress import SMALLEST_ID, Event, Fed, Level, Place, Report
+from interlock.storage.contract import Store
+from interlock.storage.postgres import events as on_postgres
+from interlock.storage.postgres.connection import prepare
+from tests.process.acts import TENANT, said
+from tests.process.conftest import FAST, Judge, new_id
+from tests.support.crew import Crew, Failed, until
+from tests.support.postgres import Postgres
+
+START = Place(0, 0, SMALLEST_ID, 0)
+WRITERS = 32
+
+# Every commit that has told something takes its time, each another one, with all that it wrote already numbered.
+SLOW_COMMITS = """
+create function interlock.dawdle() returns trigger language plpgsql as
+  $$ begin perform pg_sleep(random() * 0.01); return null; end $$;
+grant execute on function interlock.dawdle() to interlock_app;
+create constraint trigger dawdle after insert on interlock.job_event deferrable initially deferred
+  for each row execute function interlock.dawdle();
+"""
+
+
+def event(id: str) -> Event:
+    return Event(id, Level.INFO, f"event {id}")
+
+
+async def tell_again_and_again(store: Store, writer: int, jobs: Sequence[Job], calls: int) -> list[tuple[str, str]]:
+    """Tell of a few of the jobs at a time, by reports or by heartbeats, and say what was acknowledged."""
+    chance = random.Random(writer)
+    told: list[tuple[str, str]] = []
+    for call in range(calls):
+        chosen = chance.sample(jobs, chance.randint(1, 3))
+        ids = [f"{writer:08x}-{call:04x}-7000-8000-{n:012x}" for n in range(len(chosen) * 2)]
+        pairs = [(job, ids[2 * i : 2 * i + chance.randint(1, 2)]) for i, job in enumerate(chosen)]
+        if call % 3:
+            reports = [Report(job.id, job.fence, "w", tuple(map(event, ids))) for job, ids in pairs]
+            answers = said(await store.add_events(TENANT, reports))
+        else:
+            beats = [Beat(job.id, job.fence, "w", events=tuple(map(event, ids))) for job, ids in pairs]
+            answers = said(await store.heartbeat(TENANT, beats))
+        assert not [answer for answer in answers if isinstance(answer, str)], answers
+        told += [(job.id, id) for job, ids in pairs for id in ids]
+    return told
+
+
+async def read_until(store: Store, done: asyncio.Event, expected: set[tuple[str, str]]) -> list[Fed]:
+    """What a reader sees that goes on from where it stopped, from before the first event until it has seen them all."""
+    seen: list[Fed] = []
+
+    async def all_seen() -> bool:
+        seen.extend(await store.feed(TENANT, seen[-1].place if seen else START, limit=50))
+        return done.is_set() and len(seen) >= len(expected)
+
+    await until(all_seen, "every event was fed")
+    seen += await store.feed(TENANT, seen[-1].place, limit=50)
+    return seen
+
+
+async def test_no_event_is_missed_whatever_order_32_writers_commit_in(judge: Judge) -> None:
+    """P45."""
+    if judge.admin_dsn is not None:
+        admin = await asyncpg.connect(judge.admin_dsn)
+        await admin.execute(SLOW_COMMITS)
+        await admin.close()
+    jobs = await judge.running(8)
+    done = asyncio.Event()
+    told: set[tuple[str, str]] = set()
+    readers = [asyncio.create_task(read_until(judge.store, done, told)) for _ in range(3)]
+    with Crew(judge.place, 8) as crew:
+        calls = [(tell_again_and_again, writer, jobs, 4 if FAST else 12) for writer in range(WRITERS)]
+        answers = await asyncio.to_thread(crew.race, *calls)
+    assert not [answer for answer in answers if isinstance(answer, Failed)], answers
+    for answer in answers:
+        told.update(answer)
+    done.set()
+    for seen in await asyncio.gather(*readers):
+        assert sorted((fed.event.job_id, fed.event.id) for fed in seen) == sorted(told)
+        assert [fed.place for fed in seen] == sorted(fed.place for fed in seen)
+        numbers = defaultdict(list)
+        for fed in seen:
+            numbers[fed.event.job_id].append(fed.event.seq)
+        assert all(given == list(range(1, len(given) + 1)) for given in numbers.values())
+    await judge.check()
+
+
+async def test_a_reader_of_one_job_misses_nothing_either(judge: Judge) -> None:
+    (job,) = await judge.running()
+    seen: list[int] = []
+    done = asyncio.Event()
+
+    async def caught_up() -> bool:
+        finished = done.is_set()
+        page = await judge.store.events(TENANT, job.id, after=seen[-1] if seen else 0, limit=7)
+        seen.extend(row.seq for row in page)
+        return finished and not page
+
+    reader = asyncio.create_task(until(caught_up, "every event was read"))
+    with Crew(judge.place, 4) as crew:
+        calls = [(tell_of_one, writer, job, 5 if FAST else 15) for writer in range(WRITERS)]
+        answers = await asyncio.to_thread(crew.race, *calls)
+    done.set()
+    await reader
+    assert sorted(number for answer in answers for number in answer) == seen == list(range(1, len(seen) + 1))
+
+
+async def tell_of_one(store: Store, writer: int, job: Job, calls: int) -> list[int]:
+    """Tell of one job, event by event; the numbers they got."""
+    numbers: list[int] = []
+    for call in range(calls):
+        told = Report(job.id, job.fence, "w", (event(f"{writer:08x}-{call:04x}-7000-8000-000000000000"),))
+        ((number,),) = said(await store.add_events(TENANT, [told]))
+        numbers.append(number)
+    return numbers
+
+
+class TestOnPostgres:
+    """Commits held open by hand, so that every order of them is met each time."""
+
+    @pytest.fixture
+    def engine(self) -> str:
+        return "postgres"
+
+    @pytest.fixture
+    async def two(self, judge: Judge, postgres: Postgres) -> AsyncIterator[list[asyncpg.Connection[asyncpg.Record]]]:
+        """Two connections of the app role whose transactions the test ends itself."""
+        connections = [await asyncpg.connect(judge.place.address) for _ in range(2)]
+        for connection in connections:
+            await prepare(connection)
+        yield connections
+        for connection in connections:
+            await connection.close()
+
+    async def tell(self, connection: asyncpg.Connection[asyncpg.Record], job: Job) -> None:
+        told = Report(job.id, job.fence, "w", (event(new_id()),))
+        (numbers,) = await on_postgres.write(connection, TENANT, [told])  # type: ignore[arg-type]
+        assert numbers is not None
+
+    async def fed(self, judge: Judge, after: Place = START) -> list[Fed]:
+        return await judge.store.feed(TENANT, after, limit=200)
+
+    async def fed_by(self, judge: Judge, count: int) -> list[tuple[str, int]]:
+        """The jobs and numbers of what is fed, once there are so many."""
+
+        async def enough() -> bool:
+            return len(await self.fed(judge)) >= count
+
+        await until(enough, f"{count} events were fed")
+        return [(fed.event.job_id, fed.event.seq) for fed in await self.fed(judge)]
+
+    async def test_a_late_commit_is_waited_for(
+        self, judge: Judge, two: list[asyncpg.Connection[asyncpg.Record]]
+    ) -> None:
+        first, second = await judge.running(2)
+        late, quick = two
+        await late.execute("begin")
+        await self.tell(late, first)
+        end = await judge.store.feed_end(TENANT)
+        await self.tell(quick, second)
+        assert await self.fed(judge) == []
+        assert len(await judge.store.events(TENANT, second.id, limit=9)) == 1
+        await late.execute("commit")
+        assert await self.fed_by(judge, 2) == [(first.id, 1), (second.id, 1)]
+        assert len(await self.fed(judge, end)) == 2
+
+    async def test_what_is_rolled_back_holds_nobody_up(
+        self, judge: Judge, two: list[asyncpg.Connection[asyncpg.Record]]
+    ) -> None:
+        first, second = await judge.running(2)
+        late, quick = two
+        await late.execute("begin")
+        await self.tell(late, first)
+        await self.tell(quick, second)
+        await late.execute("rollback")
+        assert await self.fed_by(judge, 1) == [(second.id, 1)]
+        await self.tell(quick, first)
+        assert await self.fed_by(judge, 2) == [(second.id, 1), (first.id, 1)]
+
+    async def test_the_events_of_a_job_keep_their_order_though_the_later_one_has_the_older_transaction(
+        self, judge: Judge, two: list[asyncpg.Connection[asyncpg.Record]]
+    ) -> None:
+        first, second = await judge.running(2)
+        old, young = two
+        await old.execute("begin")
+        await self.tell(old, first)
+        await self.tell(young, second)
+        await self.tell(old, second)
+        await old.execute("commit")
+        fed = await self.fed_by(judge, 3)
+        assert fed == [(first.id, 1), (second.id, 1), (second.id, 2)]
+        places = [fed.place for fed in await self.fed(judge)]
+        assert [len(await self.fed(judge, place)) for place in places] == [2, 1, 0]
+
+    async def test_a_reader_that_holds_a_snapshot_open_holds_nobody_up(
+        self, judge: Judge, two: list[asyncpg.Connection[asyncpg.Record]]
+    ) -> None:
+        (job,) = await judge.running()
+        idle, quick = two
+        await idle.execute("begin isolation level repeatable read")
+        await idle.fetch("select 1 from interlock.job")
+        await self.tell(quick, job)
+        assert await self.fed_by(judge, 1) == [(job.id, 1)]
+        await idle.execute("rollback")
