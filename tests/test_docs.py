@@ -12,6 +12,7 @@ from interlock import errors
 from interlock.cli.main import app
 from interlock.config import PREFIX, Settings
 from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.webhook import EVENTS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -61,6 +62,11 @@ def test_every_setting_is_documented(setting: str) -> None:
 def test_every_verb_of_the_history_is_documented() -> None:
     text = (DOCS / "audit.md").read_text()
     assert [verb for verb in Verb if f"`{verb}`" not in text] == []
+
+
+def test_every_event_of_a_webhook_is_documented() -> None:
+    text = (DOCS / "webhooks.md").read_text()
+    assert [event for event in EVENTS if f"`{event}`" not in text] == []
 
 
 def test_every_status_is_a_status_of_the_contract() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from interlock.client.local import LocalClient
 from interlock.client.port import Client
 from interlock.config import Settings
+from interlock.domain.destination import Allowance
 from interlock.domain.issuer import issuers
 from interlock.domain.principal import DEFAULT_TENANT, local
 from interlock.engine.engine import Engine
@@ -18,6 +19,7 @@ from interlock.errors import Invalid
 from interlock.sdk.app import App as SdkApp
 from interlock.storage.contract import Objects, Store
 from interlock.storage.merged import merged
+from interlock.wire import LIMITS, Limits
 
 if TYPE_CHECKING:
     from interlock.engine.keys import Fetch
@@ -44,7 +46,7 @@ async def open_store(url: str) -> Store:
 
 
 def open_objects(place: str | None, database: str) -> Objects:
-    """Where artifacts are kept: a bucket, or a directory, by default beside the SQLite file or where the process runs."""
+    """Where artifacts are kept: a bucket or a directory, by default beside the SQLite file or the running process."""
     if place is not None and place.startswith(S3):
         from interlock.storage.objects.bucket import Bucket
 
@@ -90,10 +92,21 @@ def trust(settings: Settings, fetch: Fetch) -> Trust:
 
 
 @asynccontextmanager
-async def open_engine(url: str, *, artifacts: str | None = None, trust: Trust = OWN) -> AsyncIterator[Engine]:
+async def open_engine(
+    url: str,
+    *,
+    artifacts: str | None = None,
+    artifact_bytes: int = LIMITS.artifact,
+    artifact_quota_bytes: int | None = None,
+    trust: Trust = OWN,
+    webhooks_allow: Sequence[str] = (),
+) -> AsyncIterator[Engine]:
     """An engine for as long as the block lasts; its background chores are up to the caller."""
     objects = open_objects(artifacts, url)
-    engine = Engine(merged(await open_store(url)), objects=objects, trust=trust)
+    limits = Limits(
+        webhooks=Allowance.of(webhooks_allow), artifact=artifact_bytes, artifacts_of_tenant=artifact_quota_bytes
+    )
+    engine = Engine(merged(await open_store(url)), limits, objects=objects, trust=trust)
     try:
         yield engine
     finally:
@@ -109,7 +122,9 @@ async def open_client(url: str, *, tenant: str = DEFAULT_TENANT) -> Client:
 class App(SdkApp):
     """Tasks and where their jobs are: `sqlite:///PATH` or `postgresql://…`; connected at the first call."""
 
-    def __init__(self, url: str, *, tenant: str = DEFAULT_TENANT) -> None:
+    def __init__(self, url: str, *, token: str | None = None, tenant: str = DEFAULT_TENANT) -> None:
+        if token is not None and url.startswith((SQLITE, *POSTGRES)):
+            raise Invalid("a token goes with the URL of a server, not with a database", pointer="/token")
         self.url = url
         super().__init__(lambda: open_client(url, tenant=tenant))
 

@@ -25,8 +25,16 @@ class Settings:
     database: str = "sqlite:///interlock.db"
     tenant: str = "default"
     artifacts: str | None = None
+    artifact_bytes: int = 50 * 1024 * 1024
+    artifact_quota_bytes: int | None = None
     auth: tuple[str, ...] = ()
     issuers: tuple[Mapping[str, Any], ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8420
+    hosts: tuple[str, ...] = ()
+    rate_per_second: float | None = None
+    rate_burst: int = 100
+    webhooks_allow: tuple[str, ...] = ()
 
 
 def load(
@@ -93,4 +101,70 @@ def _issuers(value: object) -> tuple[Mapping[str, Any], ...]:
     return tuple(given)
 
 
-_READ: Mapping[str, Callable[[object], Any]] = {"auth": _auth, "issuers": _issuers}
+def _hosts(value: object) -> tuple[str, ...]:
+    """Names the service answers to, in a list or between commas."""
+    given = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(given, list) or not all(isinstance(word, str) and word for word in given):
+        raise Invalid("hosts must be a list of host names, without ports", pointer="/hosts")
+    return tuple(word.lower() for word in given)
+
+
+def _port(value: object) -> int:
+    number = _number(value, "port")
+    if not 0 <= number <= 65535 or number != int(number):
+        raise Invalid("port must be from 0 to 65535", pointer="/port")
+    return int(number)
+
+
+def _rate(value: object) -> float:
+    number = _number(value, "rate_per_second")
+    if not 0 < number <= 1_000_000:
+        raise Invalid("rate_per_second must be above 0 and at most 1000000", pointer="/rate_per_second")
+    return number
+
+
+def _burst(value: object) -> int:
+    number = _number(value, "rate_burst")
+    if not 1 <= number <= 1_000_000:
+        raise Invalid("rate_burst must be from 1 to 1000000", pointer="/rate_burst")
+    return int(number)
+
+
+def _size(name: str) -> Callable[[object], int]:
+    """Reads a number of bytes."""
+
+    def read(value: object) -> int:
+        number = _number(value, name)
+        if not 0 <= number <= 2**50 or number != int(number):
+            raise Invalid(f"{name} must be a whole number of bytes, at most 2^50", pointer=f"/{name}")
+        return int(number)
+
+    return read
+
+
+def _number(value: object, name: str) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        raise Invalid(f"{name} must be a number, not {value!r}", pointer=f"/{name}") from None
+
+
+def _webhooks_allow(value: object) -> tuple[str, ...]:
+    """Where webhooks may go besides the public network, in a list or between commas; nothing if empty."""
+    given = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+    if not isinstance(given, list) or not all(isinstance(word, str) for word in given):
+        raise Invalid("webhooks_allow must be a list of addresses or host names, with :port or without")
+    return tuple(given)
+
+
+_READ: Mapping[str, Callable[[object], Any]] = {
+    "auth": _auth,
+    "issuers": _issuers,
+    "hosts": _hosts,
+    "port": _port,
+    "rate_per_second": _rate,
+    "rate_burst": _burst,
+    "webhooks_allow": _webhooks_allow,
+    "artifact_bytes": _size("artifact_bytes"),
+    "artifact_quota_bytes": _size("artifact_quota_bytes"),
+}

@@ -40,6 +40,9 @@ Error
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
 
 class Error(Exception):
     """The base of everything Interlock raises on purpose."""
@@ -204,26 +207,25 @@ class Gone(Error):
 
     code = "gone"
     status = 410
+    why = "it can no longer be decided"
+
+    def __init__(self, gate_id: str) -> None:
+        self.gate_id = gate_id
+        super().__init__(f"approval {gate_id}: {self.why}")
 
 
 class GateExpired(Gone):
     """Nobody decided in time."""
 
     code = "gate_expired"
-
-    def __init__(self, gate_id: str) -> None:
-        self.gate_id = gate_id
-        super().__init__(f"approval {gate_id}: it expired before it was decided")
+    why = "it expired before it was decided"
 
 
 class GateVoid(Gone):
     """The job no longer waits for this decision: it was cancelled, or its deadline passed."""
 
     code = "gate_void"
-
-    def __init__(self, gate_id: str) -> None:
-        self.gate_id = gate_id
-        super().__init__(f"approval {gate_id}: it is void, its job no longer waits for it")
+    why = "it is void, its job no longer waits for it"
 
 
 class PreconditionFailed(Error):
@@ -258,15 +260,35 @@ class TooLarge(Error):
         super().__init__(f"{what} has {size} bytes; at most {limit} are taken")
 
 
+class Fault(NamedTuple):
+    """One place in a request that is at fault, and what is wrong there."""
+
+    pointer: str
+    message: str
+
+
 class Invalid(Error):
-    """A value is outside the rules; pointer says which."""
+    """A value is outside the rules; pointer says which, and faults names every place where there are several."""
 
     code = "invalid"
     status = 422
 
-    def __init__(self, message: str, *, pointer: str = "") -> None:
-        self.pointer = pointer
+    def __init__(self, message: str, *, pointer: str = "", faults: Sequence[Fault] = ()) -> None:
+        self.faults = tuple(faults) or (Fault(pointer, message),)
         super().__init__(message)
+
+    @property
+    def pointer(self) -> str:
+        return self.faults[0].pointer
+
+    @pointer.setter
+    def pointer(self, place: str) -> None:
+        self.faults = (Fault(place, self.faults[0].message), *self.faults[1:])
+
+    def within(self, place: str) -> Self:
+        """The same error, one level further down in the request."""
+        self.faults = tuple(Fault(place + pointer, message) for pointer, message in self.faults)
+        return self
 
 
 class IdempotencyKeyReuse(Invalid):

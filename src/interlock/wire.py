@@ -6,18 +6,21 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import uuid_utils
 
 from interlock.domain import policy, text
+from interlock.domain.destination import Allowance, admitted
 from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, Job, NewJob
 from interlock.domain.lifecycle import Status
+from interlock.domain.registry import NO_DEFAULTS, Defaults
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
 from interlock.domain.token import Token
 from interlock.errors import Error, Invalid, NotFound, TooLarge
 
+T = TypeVar("T")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 REMARK_BYTES: Final = 8 * 1024
 LONGEST_DELAY_SECONDS: Final = 10 * 365 * 86_400
@@ -38,9 +41,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1000
     lease_seconds: float = 3600.0
     claim: int = 100
+    webhooks: Allowance = Allowance()
 
 
 LIMITS: Final = Limits()
+
+
+class AgentName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whom a job is for."""
+
+    kind: str
+    id: str
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,21 +59,23 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     type: str
     payload: msgspec.Raw = msgspec.Raw(b"{}")
-    priority: int = 0
+    priority: int | None = None
     run_at: datetime | None = None
     delay_seconds: float | None = None
     deadline: datetime | None = None
     timeout_seconds: float | None = None
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    max_attempts: int | None = None
     backoff: dict[str, Any] | None = None
     expiry_delay_seconds: float | None = None
     headers: dict[str, str] | None = None
     traceparent: str | None = None
     tags: list[str] = []
+    agent: AgentName | None = None
     affinity_key: str | None = None
     repository: str | None = None
     requires: list[str] = []
     idempotency_key: str | None = None
+    webhook: str | None = None
     parent_id: str | None = None
     requested_by: str | None = None
 
@@ -91,8 +104,18 @@ def job_request(values: Mapping[str, Any]) -> JobRequest:
         raise invalid(error) from None
 
 
-def new_job(request: JobRequest, *, created_by: str, now: int, limits: Limits = LIMITS, shard: int = 0) -> NewJob:
-    """The request checked and complete, with an id of its own."""
+def new_job(
+    request: JobRequest,
+    *,
+    created_by: str,
+    now: int,
+    limits: Limits = LIMITS,
+    defaults: Defaults = NO_DEFAULTS,
+    requires: Sequence[str] = (),
+    traceparent: str | None = None,
+    shard: int = 0,
+) -> NewJob:
+    """The request checked and complete, with an id of its own; what it leaves open comes from the defaults."""
     if request.run_at is not None and request.delay_seconds is not None:
         raise Invalid("give run_at or delay_seconds, not both", pointer="/delay_seconds")
     deadline = instant(request.deadline, "deadline")
@@ -103,28 +126,66 @@ def new_job(request: JobRequest, *, created_by: str, now: int, limits: Limits = 
         id=new_id(shard),
         type=name(request.type, "type"),
         payload=text.check(bytes(request.payload), what="payload", limit=limits.payload),
-        priority=whole(request.priority, "priority", -1000, 1000),
+        priority=whole(_first(request.priority, defaults.priority, 0), "priority", -1000, 1000),
         run_at=instant(request.run_at, "run_at"),
         delay_seconds=seconds(request.delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
         deadline=deadline,
-        timeout_seconds=seconds(request.timeout_seconds, "timeout_seconds", 0.001, LONGEST_DELAY_SECONDS),
-        max_attempts=whole(request.max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
+        timeout_seconds=seconds(
+            _first(request.timeout_seconds, defaults.timeout_seconds), "timeout_seconds", 0.001, LONGEST_DELAY_SECONDS
+        ),
+        max_attempts=whole(
+            _first(request.max_attempts, defaults.max_attempts, DEFAULT_MAX_ATTEMPTS), "max_attempts", 1, MAX_ATTEMPTS
+        ),
         backoff=None if backoff is None else backoff.to_text(),
         expiry_delay_seconds=seconds(
             request.expiry_delay_seconds, "expiry_delay_seconds", 0, LONGEST_RETRY_AFTER_SECONDS
         ),
         headers=_headers(request.headers, limits),
-        traceparent=_optional(request.traceparent, "traceparent"),
+        traceparent=_optional(request.traceparent, "traceparent") or traceparent,
         tags=policy.names(request.tags, what="tags"),
+        agent_kind=None if request.agent is None else name(request.agent.kind, "agent/kind"),
+        agent_id=None if request.agent is None else name(request.agent.id, "agent/id"),
         affinity_key=_optional(request.affinity_key, "affinity_key"),
         repository=None if request.repository is None else policy.repository(request.repository),
-        requires=policy.names(request.requires, what="requires"),
+        requires=tuple(sorted({*policy.names(request.requires, what="requires"), *requires})),
         idempotency_key=_optional(request.idempotency_key, "idempotency_key"),
         body_sha256=None if request.idempotency_key is None else body_sha256(request),
         parent_id=None if request.parent_id is None else job_id(request.parent_id, "parent_id"),
         created_by=created_by,
+        webhook=_webhook(request.webhook, limits),
         requested_by=_optional(request.requested_by, "requested_by"),
     )
+
+
+def defaults(values: Mapping[str, Any] | None, limits: Limits = LIMITS) -> Defaults:
+    """What jobs of a type or an agent get where they say nothing, checked like a job's own fields."""
+    try:
+        said = msgspec.convert(dict(values or {}), _Defaults)
+    except msgspec.ValidationError as error:
+        raise invalid(error).within("/defaults") from None
+    try:
+        backoff = _backoff(said.backoff)
+        return Defaults(
+            max_attempts=None if said.max_attempts is None else whole(said.max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
+            backoff=None if backoff is None else backoff.to_text(),
+            lease_seconds=seconds(said.lease_seconds, "lease_seconds", 1, limits.lease_seconds),
+            timeout_seconds=seconds(said.timeout_seconds, "timeout_seconds", 0.001, LONGEST_DELAY_SECONDS),
+            priority=None if said.priority is None else whole(said.priority, "priority", -1000, 1000),
+        )
+    except Invalid as error:
+        raise error.within("/defaults") from None
+
+
+class _Defaults(msgspec.Struct, forbid_unknown_fields=True):
+    max_attempts: int | None = None
+    backoff: dict[str, Any] | None = None
+    lease_seconds: float | None = None
+    timeout_seconds: float | None = None
+    priority: int | None = None
+
+
+def names(values: Sequence[str], field: str) -> tuple[str, ...]:
+    return policy.names(values, what=field)
 
 
 def body_sha256(request: JobRequest) -> bytes:
@@ -226,7 +287,7 @@ _TIMES: Final = frozenset(
      "heartbeat_at", "finished_at"}
 )  # fmt: skip
 _JSON: Final = frozenset({"payload", "headers", "checkpoint", "usage", "result", "error", "backoff"})
-_FOLDED: Final = frozenset({"agent_kind", "agent_id", "worker", "fence", "lease_expires_at"})
+_FOLDED: Final = frozenset({"agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked"})
 
 
 def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
@@ -280,7 +341,7 @@ def error_to_dict(error: Error) -> dict[str, Any]:
     """What an error says to a program."""
     shown: dict[str, Any] = {"code": error.code, "detail": str(error)}
     if isinstance(error, Invalid) and error.pointer:
-        shown["errors"] = [{"pointer": error.pointer, "code": error.code, "message": str(error)}]
+        shown["errors"] = [{"pointer": p, "code": error.code, "message": message} for p, message in error.faults]
     return shown
 
 
@@ -296,6 +357,17 @@ def _headers(value: Mapping[str, str] | None, limits: Limits) -> str | None:
     if value is None:
         return None
     return text.check(encode(value, what="headers"), what="headers", limit=limits.headers)
+
+
+def _first(*values: T | None) -> T:
+    """The first value that was said; the last one may be None as well."""
+    return next((value for value in values if value is not None), values[-1])  # type: ignore[return-value]
+
+
+def _webhook(value: str | None, limits: Limits) -> str | None:
+    if value is not None:
+        admitted(value, limits.webhooks, "webhook")
+    return value
 
 
 def _optional(value: str | None, field: str) -> str | None:

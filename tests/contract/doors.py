@@ -15,6 +15,7 @@ from interlock.domain.lifecycle import EDGES, TERMINAL, Status
 from interlock.storage.postgres.connection import prepare
 from interlock.storage.sqlite.connection import Connection
 from tests.contract.builders import ERROR, Desk, cancel, complete, fail, new_id
+from tests.contract.gates import open_gate
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
@@ -147,7 +148,7 @@ async def move(door: Door, job: Job, target: Status, now: int, **other: Any) -> 
 
 
 async def job_in(desk: Desk, door: Door, status: Status, **fields: Any) -> Job:
-    """A new job brought into a status: by verbs, and by hand where there is no verb yet."""
+    """A new job brought into a status by verbs."""
     if status is Status.DEAD_LETTER:
         fields = {"max_attempts": 1} | fields
     if status in (Status.QUEUED, Status.CANCELLED):
@@ -155,7 +156,7 @@ async def job_in(desk: Desk, door: Door, status: Status, **fields: Any) -> Job:
     else:
         job = await desk.running(**fields)
     if status is Status.WAITING_FOR_APPROVAL:
-        await move(door, job, status, desk.clock.now)
+        await desk.do(open_gate(job))
     elif status is Status.CANCELLED:
         await desk.do(cancel(job.id))
     elif status is Status.SUCCEEDED:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,67 +12,13 @@ from interlock.domain.artifact import (
     REPLACED_KEPT_SECONDS,
     UNFINISHED_KEPT_SECONDS,
     Artifact,
-    Holder,
-    NewArtifact,
     Opening,
 )  # fmt: skip
 from interlock.domain.job import Job, Refused
-from interlock.errors import Error, LeaseLost, NotFound, NotRunning, TooLarge, Unavailable
-from tests.contract.builders import NEVER, Desk, cancel, complete, expire, fail, new_id
+from interlock.errors import LeaseLost, NotFound, NotRunning, TooLarge, Unavailable
+from tests.contract.artifacts import due, file, holder, keys, link, listed, new_key, opened, refused, show
+from tests.contract.builders import NEVER, Desk, cancel, complete, expire, fail
 from tests.contract.doors import Door, refusal
-
-_numbers = itertools.count(1)
-
-
-def new_key() -> str:
-    return f"{next(_numbers):032x}"
-
-
-def holder(job: Job) -> Holder:
-    assert job.worker is not None
-    return Holder(job.id, job.fence, job.worker)
-
-
-def file(job: Job, name: str = "report.md", content: bytes = b"content", **fields: Any) -> NewArtifact:
-    facts = {"size": len(content), "sha256": hashlib.sha256(content).digest(), "content_type": "text/plain"}
-    return NewArtifact(*holder(job), **{"id": new_id(), "name": name, "key": new_key(), **facts, **fields})
-
-
-def link(job: Job, name: str = "report.md", url: str = "https://example.org/report") -> NewArtifact:
-    return NewArtifact(*holder(job), new_id(), name, url=url)
-
-
-async def opened(desk: Desk, *items: NewArtifact) -> None:
-    """Note the keys of files, as an upload does before its first byte."""
-    openings = [Opening(new.holder, new.key) for new in items if new.key is not None]
-    assert await desk.store.open_uploads(desk.tenant, openings, quota=None) == [None] * len(openings)
-
-
-async def show(desk: Desk, *items: NewArtifact, quota: int | None = None) -> list[Artifact]:
-    await opened(desk, *items)
-    answers = await desk.store.show_artifacts(desk.tenant, items, quota=quota)
-    assert not [answer for answer in answers if isinstance(answer, Refused)], answers
-    return [answer for answer in answers if isinstance(answer, Artifact)]
-
-
-async def refused(desk: Desk, *items: NewArtifact, quota: int | None = None) -> Error:
-    """Why the last one is not shown."""
-    answer = (await desk.store.show_artifacts(desk.tenant, items, quota=quota))[-1]
-    assert isinstance(answer, Refused), answer
-    return answer.error
-
-
-async def listed(desk: Desk, job: Job, **fields: Any) -> list[Artifact]:
-    return await desk.store.artifacts(desk.tenant, job.id, **{"before": None, "limit": 50, **fields})
-
-
-async def due(desk: Desk) -> list[str]:
-    """The keys of this tenant whose time has come."""
-    return [orphan.key for orphan in await desk.store.due_orphans(10_000) if orphan.tenant == desk.tenant]
-
-
-def keys(items: Sequence[NewArtifact | Artifact]) -> list[str | None]:
-    return [item.key for item in items]
 
 
 async def test_a_file_is_seen_exactly_as_it_was_shown(desk: Desk) -> None:
@@ -217,7 +160,7 @@ async def test_a_worker_whose_grant_has_ended_can_neither_begin_nor_show_nor_lin
     await ended(desk, job)
     assert type(await refused(desk, begun)) is error
     assert type(await refused(desk, link(job))) is error
-    (answer,) = await desk.store.open_uploads(desk.tenant, [Opening(holder(job), new_key())], quota=None)
+    (answer,) = await desk.store.open_uploads(desk.tenant, [Opening(holder(job), "late", new_key())], quota=None)
     assert isinstance(answer, Refused)
     assert type(answer.error) is error
     assert await listed(desk, job) == []
@@ -262,7 +205,7 @@ async def test_with_whole_one_refusal_means_that_nothing_is_shown(desk: Desk) ->
 async def test_a_file_beyond_the_quota_is_refused_before_and_after_its_upload(desk: Desk) -> None:
     job = await desk.running()
     await show(desk, file(job, "a", b"12345"))
-    (before,) = await desk.store.open_uploads(desk.tenant, [Opening(holder(job), new_key(), 6)], quota=10)
+    (before,) = await desk.store.open_uploads(desk.tenant, [Opening(holder(job), "b", new_key(), 6)], quota=10)
     assert isinstance(before, Refused)
     assert isinstance(before.error, TooLarge)
     unannounced = file(job, "b", b"123456")
@@ -276,6 +219,17 @@ async def test_a_smaller_file_may_replace_a_larger_one_even_beyond_the_quota(des
     job = await desk.running()
     await show(desk, file(job, content=b"1234567890"))
     await show(desk, file(job, content=b"123456789"), quota=5)
+    assert await desk.store.artifact_bytes(desk.tenant) == 9
+
+
+async def test_what_a_file_replaces_makes_room_for_it(desk: Desk) -> None:
+    job = await desk.running()
+    await show(desk, file(job, "a", b"12345678"))
+    announced = [Opening(holder(job), name, new_key(), 9) for name in ("a", "b")]
+    fits, does_not = await desk.store.open_uploads(desk.tenant, announced, quota=10)
+    assert fits is None
+    assert isinstance(does_not, Refused)
+    await show(desk, file(job, "a", b"123456789"), quota=10)
     assert await desk.store.artifact_bytes(desk.tenant) == 9
 
 

@@ -97,9 +97,9 @@ async def test_a_pause_names_who_paused(desk: Desk, door: Door) -> None:
     assert "CHECK" in message or "check constraint" in message
 
 
-IN_BODY = ("type", "payload", "tags", "requires", "created_by", "created_at")
+IN_BODY = ("type", "payload", "requires", "created_by", "created_at")
 ALWAYS = (
-    *IN_BODY, "tenant", "id", "seq", "status", "priority", "run_at", "attempt", "max_attempts", "fence", "sanitized",
+    *IN_BODY, "tags", "tenant", "id", "seq", "status", "priority", "run_at", "attempt", "max_attempts", "fence", "sanitized",
     "version", "releases", "updated_at",
 )  # fmt: skip
 

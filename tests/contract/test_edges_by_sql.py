@@ -152,9 +152,9 @@ async def _insert(door: Door, desk: Desk, id: str, columns: dict[str, object]) -
     )  # fmt: skip
     if door.engine == "sqlite":
         await door.run(
-            "INSERT INTO job_body (tenant, id, seq, type, created_at, created_by, requires, tags, payload) "
+            "INSERT INTO job_body (tenant, id, seq, type, created_at, created_by, requires, payload) "
             "SELECT tenant, $2, (SELECT seq FROM job WHERE tenant = $1 AND id = $2), type, created_at, created_by, "
-            "requires, tags, payload FROM job_body WHERE tenant = $1 ORDER BY seq LIMIT 1",
+            "requires, payload FROM job_body WHERE tenant = $1 ORDER BY seq LIMIT 1",
             desk.tenant, id,
         )  # fmt: skip
 

@@ -9,31 +9,17 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.job import Job, Pulse, Refused
-from interlock.domain.lifecycle import Status
-from interlock.domain.progress import SMALLEST_ID, Event, EventRow, Fed, Level, Place, Report
+from interlock.domain.job import Pulse, Refused
+from interlock.domain.progress import SMALLEST_ID, EventRow, Fed, Level, Place, Report
 from interlock.errors import CheckpointConflict, Error, LeaseLost, NotFound, NotRunning
-from tests.contract.builders import NEVER, Desk, beat, complete, expire, fail, new_id, release, revoke, save
-from tests.contract.doors import Door, move, refusal
+from tests.contract.builders import NEVER, Desk, beat, complete, expire, fail, release, revoke, save
+from tests.contract.doors import Door, refusal
+from tests.contract.gates import ballot, decided, waiting
+from tests.contract.progress import event, report, tell
 from tests.contract.test_poison_values import VALUES, WORDS
 from tests.support.eventually import eventually
 
 START = Place(0, 0, SMALLEST_ID, 0)
-
-
-def event(message: str = "drafting", **fields: Any) -> Event:
-    return Event(**{"id": new_id(), "level": Level.INFO, "message": message} | fields)
-
-
-def report(job: Job, *events: Event, **fields: Any) -> Report:
-    return Report(**{"id": job.id, "fence": job.fence, "worker": job.worker, "events": events} | fields)
-
-
-async def tell(desk: Desk, report: Report) -> tuple[int, ...]:
-    (answer,) = await desk.store.add_events(desk.tenant, [report])
-    assert isinstance(answer, tuple), answer
-    assert not isinstance(answer, Refused), answer
-    return answer
 
 
 async def refused(desk: Desk, report: Report) -> Error:
@@ -158,7 +144,7 @@ async def test_an_event_after_the_end_of_its_grant_is_refused_like_a_checkpoint(
 
 
 @pytest.mark.parametrize("end", ["fail", "release", "expire", "approval"])
-async def test_events_survive_the_run_and_go_on_in_the_next(desk: Desk, door: Door, end: str) -> None:
+async def test_events_survive_the_run_and_go_on_in_the_next(desk: Desk, end: str) -> None:
     job = await desk.running()
     await tell(desk, report(job, event("before")))
     match end:
@@ -167,8 +153,8 @@ async def test_events_survive_the_run_and_go_on_in_the_next(desk: Desk, door: Do
         case "release":
             await desk.do(release(job))
         case "approval":
-            await move(door, job, Status.WAITING_FOR_APPROVAL, desk.clock.now)
-            await move(door, await desk.job(job.id), Status.QUEUED, desk.clock.now)
+            _, gate = await waiting(desk, job=job)
+            await decided(desk, ballot(gate))
     desk.clock.advance(60)
     if end == "expire":
         await desk.do(expire(job.id))
@@ -356,3 +342,16 @@ async def test_the_database_refuses_to_change_an_event_or_take_it_from_its_job(d
     assert "interlock:" in await refusal(door, f"UPDATE job_event SET message = 'x' {where}", desk.tenant, job.id)
     assert "interlock:" in await refusal(door, f"DELETE FROM job_event {where}", desk.tenant, job.id)
     assert await messages(desk, job.id) == ["kept"]
+
+
+async def test_events_told_after_others_were_pruned_come_after_every_place_given_out(desk: Desk, door: Door) -> None:
+    old, job = await desk.running(type="old"), await desk.running()
+    await tell(desk, report(job, event("kept")))
+    await tell(desk, report(old, event("pruned"), event("too")))
+    seen = (await feed(desk, at_least=3))[-1].place
+    await desk.do(complete(old))
+    await door.run("DELETE FROM job WHERE tenant = $1 AND id = $2", desk.tenant, old.id)
+    await door.run("DELETE FROM job_event WHERE tenant = $1 AND job_id = $2", desk.tenant, old.id)
+    assert [fed.event.message for fed in await feed(desk)] == ["kept"]
+    await tell(desk, report(job, event("new")))
+    assert [fed.event.message for fed in await feed(desk, seen, at_least=1)] == ["new"]

@@ -9,8 +9,11 @@ import pytest
 
 from interlock.storage.contract import Store
 from interlock.storage.postgres.ladder import verbs
+from tests.contract.artifacts import file, opened, show
 from tests.contract.builders import OPERATOR, Desk, release, save
 from tests.contract.doors import Door, open_door, refusal
+from tests.contract.gates import ballot, decided, waiting
+from tests.contract.progress import event, keep, report, step, tell
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
@@ -43,16 +46,29 @@ async def furnish(desk: Desk) -> None:
     """At least one row in every table that has a tenant."""
     job = await desk.running(type="held")
     await desk.checkpoint(save(job, 1))
+    await keep(desk, step(job))
+    await tell(desk, report(job, event()))
+    await show(desk, file(job))
+    await opened(desk, file(job, "begun"))
     await desk.add(type="ready")
     parent = await desk.running(type="parent")
     child = await desk.add(type="child", parent_id=parent.id)
     await desk.do(release(parent, children=(child,)))
     await desk.store.pause(desk.tenant, "paused", actor=OPERATOR, reason=None)
+    _, gate = await waiting(desk, job=await desk.running(type="gated"), required=2)
+    await decided(desk, ballot(gate))
     await desk.claim(claim_id="named", types=frozenset({"ready"}))
     await desk.add(type="ready")
 
 
 FORBIDDEN = [
+    "UPDATE artifact SET sha256 = sha256",
+    "DELETE FROM artifact_usage",
+    "UPDATE approval SET prompt = 'x'",
+    "UPDATE approval SET expires_at = 'infinity'",
+    "DELETE FROM approval",
+    "UPDATE approval_vote SET decision = 'approve'",
+    "DELETE FROM approval_vote",
     "UPDATE job_history SET reason = 'x'",
     "DELETE FROM job_history",
     "TRUNCATE job_history",
@@ -63,6 +79,11 @@ FORBIDDEN = [
     "INSERT INTO ready SELECT * FROM ready",
     "DELETE FROM lease",
     "DELETE FROM job_checkpoint",
+    "UPDATE job_step SET result = '0'",
+    "DELETE FROM job_step",
+    "UPDATE job_event SET message = 'x'",
+    "DELETE FROM job_event",
+    "TRUNCATE job_event",
     "DELETE FROM route",
     "UPDATE route SET type = 'x'",
     "UPDATE epoch SET value = 7",
@@ -118,7 +139,11 @@ async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Doo
     )
     assert dict(rows) == {
         "due_deadlines": "TABLE(tenant text, job_id uuid)",
+        "due_gates": "TABLE(tenant text, job_id uuid)",
+        "due_waits": "TABLE(tenant text, job_id uuid)",
+        "gate_of_token": "TABLE(tenant text, gate_id uuid)",
         "due_leases": "TABLE(tenant text, job_id uuid)",
+        "due_orphans": "TABLE(tenant text, object_key text)",
         "old_claims": "TABLE(tenant text, worker text, claim_id text)",
         "tenants": "SETOF text",
     }

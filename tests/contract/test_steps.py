@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.job import Job, Refused
-from interlock.domain.lifecycle import Status
+from interlock.domain.job import Refused
 from interlock.domain.progress import Step, StepRow
 from interlock.errors import Error, LeaseLost, NotFound, NotRunning
 from interlock.storage.contract import Store
@@ -16,20 +15,11 @@ from interlock.storage.postgres import progress as on_postgres
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite import progress as on_sqlite
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import NEVER, Desk, complete, expire, fail, new_id, release, revoke
-from tests.contract.doors import Door, job_in, move, refusal
+from tests.contract.builders import NEVER, Desk, complete, expire, fail, release, revoke
+from tests.contract.doors import Door, refusal
+from tests.contract.gates import ballot, decided, waiting
+from tests.contract.progress import keep, step
 from tests.contract.test_poison_values import VALUES, WORDS
-
-
-def step(job: Job, name: str = "search", occurrence: int = 1, result: str = '"found"', **fields: Any) -> Step:
-    grant = {"id": job.id, "fence": job.fence, "worker": job.worker}
-    return Step(**grant | {"name": name, "occurrence": occurrence, "result": result} | fields)
-
-
-async def keep(desk: Desk, step: Step) -> StepRow:
-    (answer,) = await desk.store.save_steps(desk.tenant, [step])
-    assert isinstance(answer, StepRow), answer
-    return answer
 
 
 async def refused(desk: Desk, step: Step) -> Error:
@@ -155,7 +145,7 @@ async def test_an_expired_lease_that_nobody_took_still_keeps_steps(desk: Desk) -
 
 
 @pytest.mark.parametrize("end", ["fail", "release", "expire", "revoke", "approval"])
-async def test_steps_survive_until_the_next_run(desk: Desk, door: Door, end: str) -> None:
+async def test_steps_survive_until_the_next_run(desk: Desk, end: str) -> None:
     job = await desk.running()
     kept = [await keep(desk, step(job, name)) for name in ("a", "b")]
     match end:
@@ -166,8 +156,8 @@ async def test_steps_survive_until_the_next_run(desk: Desk, door: Door, end: str
         case "revoke":
             await desk.do(revoke(job.id))
         case "approval":
-            await move(door, job, Status.WAITING_FOR_APPROVAL, desk.clock.now)
-            await move(door, await desk.job(job.id), Status.QUEUED, desk.clock.now)
+            _, gate = await waiting(desk, job=job)
+            await decided(desk, ballot(gate))
     desk.clock.advance(60)
     if end == "expire":
         await desk.do(expire(job.id))
@@ -290,12 +280,10 @@ async def test_the_database_refuses_to_change_a_step_or_take_it_from_its_job(des
     assert await steps(desk, job.id) == [kept]
 
 
-async def test_the_steps_of_a_deleted_job_may_be_deleted(desk: Desk, door: Door) -> None:
-    job = await job_in(desk, door, Status.SUCCEEDED)
-    orphan = new_id()
-    await copied(desk.store, desk.tenant, job.id, orphan)
-    running = await desk.running(type="other")
-    await keep(desk, step(running))
-    assert await copied(desk.store, desk.tenant, running.id, orphan) == 1
-    await door.run("DELETE FROM job_step WHERE tenant = $1 AND job_id = $2", desk.tenant, orphan)
-    assert await steps(desk, orphan) == []
+async def test_the_steps_of_a_job_may_go_once_it_has_gone(desk: Desk, door: Door) -> None:
+    job = await desk.running()
+    await keep(desk, step(job))
+    await desk.do(complete(job))
+    await door.run("DELETE FROM job WHERE tenant = $1 AND id = $2", desk.tenant, job.id)
+    await door.run("DELETE FROM job_step WHERE tenant = $1 AND job_id = $2", desk.tenant, job.id)
+    assert await steps(desk, job.id) == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
 from interlock.storage.merged import merged
+from interlock.storage.objects.directory import Directory
+from tests.support.artifacts import LIMITS
 
 
 @pytest.fixture
@@ -21,3 +24,22 @@ async def interlock_engine(store: Store) -> AsyncIterator[Engine]:
     engine = Engine(merged(store))
     yield engine
     await engine.upkeep.stop()
+
+
+@pytest.fixture
+async def directory(tmp_path: Path) -> AsyncIterator[Directory]:
+    objects = Directory(tmp_path / "artifacts")
+    yield objects
+    await objects.close()
+
+
+@pytest.fixture
+def files(store: Store, directory: Directory) -> Engine:
+    """An engine on each kind of store, with artifacts in a directory; both are closed by their own fixtures."""
+    return Engine(merged(store), LIMITS, objects=directory)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The directory of the artifacts, looked at from outside."""
+    return tmp_path / "artifacts"

@@ -17,7 +17,7 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.errors import IdempotencyKeyReuse, Invalid, Malformed, NotFound, TooLarge
-from interlock.storage.contract import Store
+from interlock.storage.contract import NO_TERMS, Store, Terms
 from interlock.storage.merged import merged
 from interlock.wire import JobRequest, job_request
 from tests.support.stores import ManualClock
@@ -68,9 +68,11 @@ class CountingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def enqueue(self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False) -> list[Enqueued | Refused]:
+    async def enqueue(
+        self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
         self.batches.append(len(jobs))
-        return await self.store.enqueue(tenant, jobs, whole=whole)
+        return await self.store.enqueue(tenant, jobs, whole=whole, terms=terms)
 
 
 async def test_concurrent_single_enqueues_share_commits(store: Store, who: Principal) -> None:

@@ -16,10 +16,9 @@ from interlock.domain import token as shape
 from interlock.domain.principal import ROLES, Principal, local
 from interlock.domain.token import Sighting, Token
 from interlock.engine.engine import Engine
+from interlock.engine.recent import FRESH_SECONDS, MOST_REMEMBERED
 from interlock.engine.tokens import (
-    FRESH_SECONDS,
     MOST_REFUSALS_REMEMBERED,
-    MOST_REMEMBERED,
     Minted,
     Tokens,
     Trust,

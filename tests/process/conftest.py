@@ -20,7 +20,12 @@ from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 from tests.support.truth import check_history, check_postgres, check_sqlite
 
-preload(*(f"tests.process.{name}" for name in ("toil", "test_races", "test_kills", "test_broken_storage")))
+preload(
+    *(
+        f"tests.process.{name}"
+        for name in ("toil", "test_races", "test_kills", "test_broken_storage", "test_artifact_crashes")
+    )
+)
 
 FAST: Final = bool(os.environ.get("INTERLOCK_TEST_FAST"))
 

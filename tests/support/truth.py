@@ -65,6 +65,9 @@ _POSTGRES_FAULTS = {
         select j.id from interlock.job j where ($1::text is null or j.tenant = $1) and j.status = 'running'
           and not exists (select from interlock.lease l where l.tenant = j.tenant and l.job_id = j.id
             and l.fence = j.fence and l.worker = j.worker)""",
+    "an open gate that its job does not wait for": """
+        select a.id from interlock.approval a where ($1::text is null or a.tenant = $1) and a.status = 'open'
+          and not exists (select from interlock.job j where j.tenant = a.tenant and j.id = a.job_id and j.gate_id = a.id)""",
     "lease without a running job": """
         select l.job_id from interlock.lease l where ($1::text is null or l.tenant = $1)
           and not exists (select from interlock.job j where j.tenant = l.tenant and j.id = l.job_id and j.status = 'running')""",
@@ -82,6 +85,9 @@ _SQLITE_FAULTS = {
         LEFT JOIN route r ON r.tenant = j.tenant AND r.no = j.route
         WHERE (?1 IS NULL OR j.tenant = ?1) AND (r.no IS NULL OR r.base <> j.base OR r.type <> b.type OR r.priority <> j.priority
           OR r.requires <> b.requires OR r.repository IS NOT b.repository OR r.affinity_key IS NOT b.affinity_key)""",
+    "an open gate that its job does not wait for": """
+        SELECT a.id FROM approval a WHERE (?1 IS NULL OR a.tenant = ?1) AND a.status = 'open'
+          AND NOT EXISTS (SELECT 1 FROM job j WHERE j.tenant = a.tenant AND j.id = a.job_id AND j.gate_id = a.id)""",
     "without body": """
         SELECT j.id FROM job j WHERE (?1 IS NULL OR j.tenant = ?1)
           AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = j.tenant AND b.seq = j.seq AND b.id = j.id)""",

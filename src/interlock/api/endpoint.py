@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
 
 import structlog
 
@@ -21,7 +19,6 @@ from interlock.errors import Error, Fatal
 log = structlog.get_logger("interlock.api")
 
 TRAIL: Final = "interlock.trail"
-_PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 
 class Endpoint:
@@ -33,10 +30,6 @@ class Endpoint:
         self._by_method = {route.method: route for route in routes}
         if "GET" in self._by_method:
             self._by_method.setdefault("HEAD", self._by_method["GET"])
-
-    @property
-    def litestar_path(self) -> str:
-        return _PARAMETER.sub(r"{\1:str}", self.path)
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         trail: Trail = scope[TRAIL]
@@ -62,13 +55,14 @@ class Endpoint:
             service=self._service,
             route=route,
             who=who,
-            path={name: unquote(given, errors="replace") for name, given in scope["path_params"].items()},
+            path=scope["path_params"],
             headers=headers,
             query=body.query(scope["query_string"], route.query),
             body=value,
             sanitized=sanitized,
             receive=receive,
             trail=trail,
+            peer=(scope.get("client") or ("",))[0],
         )
         return await route.handler(call)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -13,12 +14,15 @@ from interlock.api.endpoint import TRAIL, refusal, send_answer
 from interlock.api.headers import Headers
 from interlock.api.options import LOOPBACK_NAMES
 from interlock.api.problems import Refusal
+from interlock.api.router import Router
 from interlock.api.service import Service, Trail
 
 log = structlog.get_logger("interlock.http")
 
 DRAIN_BYTES: Final = 64 * 1024
-DRAIN_SECONDS: Final = 1.0
+DRAIN_SECONDS: Final = 0.2
+LINGER_BYTES: Final = 16 * 1024 * 1024
+LINGER_SECONDS: Final = 2.0
 STRICT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 _SECURITY: Final = (
     (b"cache-control", b"no-store"),
@@ -28,6 +32,7 @@ _SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
 )
+_CLOSE: Final = (b"connection", b"close")
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 # A path is served in one spelling only: no empty or dotted segments, no half escapes, nothing after a final slash.
 _PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,=:@-]|%(?!00)[0-9A-Fa-f]{2})+)+")
@@ -38,14 +43,13 @@ _HOST: Final = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 class Gate:
     """Wraps the application; every request passes here exactly once."""
 
-    def __init__(self, service: Service, app: Any) -> None:
+    def __init__(self, service: Service, router: Router, mounts: Mapping[str, Any]) -> None:
         self.service = service
-        self._app = app
+        self._router = router
+        self._mounts = mounts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        assert scope["type"] == "http", "the server below takes nothing else"
         seat = self.service.admission.enter()
         trail = Trail(_new_id(), scope["method"], seat)
         scope[TRAIL] = trail
@@ -56,10 +60,24 @@ class Gate:
             except Exception as error:
                 await send_answer(refusal(error, trail), exchange.send, trail)
             else:
-                await self._app(scope, exchange.receive, exchange.send)
+                await self._serve(scope, exchange, trail)
         finally:
             seat.leave()
             self._done(trail)
+
+    async def _serve(self, scope: Any, exchange: _Exchange, trail: Trail) -> None:
+        path: str = scope["path"]
+        if found := self._router.find(path):
+            endpoint, scope["path_params"] = found
+            await endpoint.handle(scope, exchange.receive, exchange.send)
+            return
+        for prefix, app in self._mounts.items():
+            if path == prefix or path.startswith(f"{prefix}/"):
+                trail.route = f"{prefix}/*"
+                await app(scope, exchange.receive, exchange.send)
+                return
+        nothing = Refusal("no_such_route", "nothing is served under this path")
+        await send_answer(refusal(nothing, trail), exchange.send, trail)
 
     def _check(self, scope: Any, trail: Trail) -> None:
         self.service.admission.check()
@@ -70,18 +88,10 @@ class Gate:
             trail.trace_id = trace[3:35]
         if not _PATH.fullmatch(raw_path) or _DOTS.search(raw_path):
             raise Refusal("no_such_route", "nothing is served under this path")
-        # Routes are matched on the path as sent: an escaped slash is part of a name, never a separator.
         scope["path"] = raw_path.decode("ascii")
-        self._check_framing(scope, headers)
+        headers.check_framing(scope["http_version"])
         host = self._check_host(scope, headers)
         self._check_site(scope, headers, host)
-
-    def _check_framing(self, scope: Any, headers: Headers) -> None:
-        coding = headers.get("transfer-encoding")
-        if coding is not None and (coding.strip().lower() != "chunked" or scope["http_version"] != "1.1"):
-            raise Refusal("bad_request", "the only transfer coding is chunked", close=True)
-        if coding is not None and headers.get("content-length") is not None:
-            raise Refusal("bad_request", "a body is framed in one way, not two", close=True)
 
     def _check_host(self, scope: Any, headers: Headers) -> str:
         """With auth off a page could reach us through a name of its own (DNS rebinding): only loopback names pass."""
@@ -132,10 +142,12 @@ class _Exchange:
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any, trail: Trail) -> None:
         self._service, self._scope, self._trail = service, scope, trail
         self._receive, self._send = receive, send
-        names = {name for name, _ in scope["headers"]}
-        self._waits_to_be_asked = b"expect" in names
-        self._unread = b"transfer-encoding" in names or dict(scope["headers"]).get(b"content-length", b"0") != b"0"
+        headers = dict(scope["headers"])
+        self._waits_to_be_asked = b"expect" in headers
+        self._length = int(headers.get(b"content-length", 0))
+        self._unread = b"transfer-encoding" in headers or self._length > 0
         self._gone = False
+        self._lingers = False
 
     async def receive(self) -> Any:
         message = await self._receive()
@@ -153,6 +165,11 @@ class _Exchange:
             message["headers"] = await self._headers(message["headers"])
         else:
             self._trail.sent += len(message.get("body", b""))
+            if self._lingers and not message.get("more_body", False):
+                # Hanging up on somebody who is still sending would take the answer away from them again.
+                await self._send(message | {"more_body": True})
+                await self._read_on(LINGER_BYTES, LINGER_SECONDS)
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
 
     async def _headers(self, given: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -161,24 +178,31 @@ class _Exchange:
         headers += [(name, value) for name, value in _SECURITY if name not in names]
         if self._scope["scheme"] == "https":
             headers.append(_HSTS)
-        if b"connection" not in names and (self._service.stopping.is_set() or not await self._all_read()):
+        if not self._settled() and not await self._can_be_read_at_once():
             # What is left of the body would be taken for the next request.
-            headers.append((b"connection", b"close"))
+            self._lingers = not self._waits_to_be_asked
+            headers = [(name, value) for name, value in headers if name != b"connection"] + [_CLOSE]
+        elif self._service.stopping.is_set() and b"connection" not in names:
+            headers.append(_CLOSE)
         return headers
 
-    async def _all_read(self) -> bool:
-        """Read the rest of a small body that nobody wanted, so that the connection can be used again."""
-        if not self._unread or self._gone:
-            return True
-        if self._waits_to_be_asked:
+    async def _can_be_read_at_once(self) -> bool:
+        """Read a small body that nobody wanted, so that the connection can be used again."""
+        if self._waits_to_be_asked or self._length > DRAIN_BYTES:
             return False
-        left = DRAIN_BYTES
+        return await self._read_on(DRAIN_BYTES, DRAIN_SECONDS)
+
+    async def _read_on(self, most: int, seconds: float) -> bool:
+        """Whether the body came to its end within these bounds; nothing of it is kept."""
         try:
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while self._unread and not self._gone and left > 0:
-                    left -= len((await self.receive()).get("body", b""))
+            async with asyncio.timeout(seconds):
+                while not self._settled() and most > 0:
+                    most -= len((await self.receive()).get("body", b""))
         except TimeoutError:
             return False
+        return self._settled()
+
+    def _settled(self) -> bool:
         return not self._unread or self._gone
 
 

@@ -51,6 +51,16 @@ class Headers:
     def has_body(self) -> bool:
         return self.get("transfer-encoding") is not None or self.get("content-length") not in (None, "0")
 
+    def check_framing(self, http_version: str) -> None:
+        """Refuse a body whose end two readers could see at two places."""
+        coding = self.get("transfer-encoding")
+        if coding is None:
+            return
+        if coding.strip().lower() != "chunked" or http_version != "1.1":
+            raise Refusal("bad_request", "the only transfer coding is chunked", close=True)
+        if self.get("content-length") is not None:
+            raise Refusal("bad_request", "a body is framed in one way, not two", close=True)
+
     def idempotency_key(self, of_body: str | None = None) -> str | None:
         """The key from the header or the body; two that differ are a mistake of the caller."""
         of_header = _utf8(self.get("idempotency-key"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from interlock.api.admission import Admission
 
@@ -38,4 +38,4 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        return bytes(generate_latest(self.registry))  # type: ignore[no-untyped-call]
+        return generate_latest(self.registry)

@@ -22,8 +22,6 @@ HTTP_CODES: Final[Mapping[str, tuple[int, str]]] = {
     "no_such_route": (404, "Nothing is served under this path."),
     "method_not_allowed": (405, "The path takes other methods; `Allow` names them."),
     "request_timeout": (408, "The request took too long to arrive."),
-    "length_required": (411, "An upload needs to say how it is framed."),
-    "range_not_satisfiable": (416, "The range is not within the artifact, or there are several."),
     "unsupported_media_type": (415, "The body is not `application/json`, or it is compressed."),
     "unknown_host": (421, "The service does not answer to this host name."),
     "rate_limited": (429, "This principal asks too often; `Retry-After` says when to go on."),

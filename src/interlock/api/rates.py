@@ -24,22 +24,25 @@ class Rates:
 
     def take(self, key: str) -> None:
         """Take one, or be refused with the time after which there is one again."""
-        now = self._clock()
-        left, then = self._buckets.pop(key, (self._burst, now))
-        left = min(self._burst, left + (now - then) * self._per_second)
-        enough = left >= 1
-        self._buckets[key] = (left - 1 if enough else left, now)
+        left = self._left(key)
+        self._buckets.pop(key, None)
+        self._buckets[key] = (left - 1 if left >= 1 else left, self._clock())
         if len(self._buckets) > MOST_BUCKETS:
             self._buckets.popitem(last=False)
-        if not enough:
-            seconds = math.ceil((1 - left) / self._per_second)
-            raise Refusal(
-                "rate_limited",
-                f"too many requests; go on in {seconds} s",
-                headers={"retry-after": str(max(1, seconds))},
-            )
+        self._refuse_if_empty(left)
 
-    def left(self, key: str) -> float:
-        """How many could be taken now, without taking any."""
-        left, then = self._buckets.get(key, (self._burst, self._clock()))
-        return min(self._burst, left + (self._clock() - then) * self._per_second)
+    def check(self, key: str) -> None:
+        """Be refused like `take`, but take none."""
+        self._refuse_if_empty(self._left(key))
+
+    def _left(self, key: str) -> float:
+        now = self._clock()
+        left, then = self._buckets.get(key, (self._burst, now))
+        return min(self._burst, left + (now - then) * self._per_second)
+
+    def _refuse_if_empty(self, left: float) -> None:
+        if left < 1:
+            seconds = max(1, math.ceil((1 - left) / self._per_second))
+            raise Refusal(
+                "rate_limited", f"too many requests; go on in {seconds} s", headers={"retry-after": str(seconds)}
+            )

@@ -19,6 +19,7 @@ Q = TypeVar("Q", covariant=True)
 
 Receive = Callable[[], Awaitable[Any]]
 JSON = "application/json"
+ABSENT = msgspec.Raw()  # any JSON value that was not sent
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +44,7 @@ class Call(Generic[B, Q]):
     sanitized: bool
     receive: Receive
     trail: Trail
+    peer: str  # the address of the other end of the connection
 
     @property
     def engine(self) -> Engine:

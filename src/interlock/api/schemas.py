@@ -35,6 +35,8 @@ class Schemas:
                 return {"type": "number", **_bounds(info)}
             case inspect.StrType():
                 return {"type": "string", **_lengths(info, "Length")}
+            case inspect.BytesType():
+                return {"type": "string", "contentEncoding": "base64"}
             case inspect.DateTimeType():
                 return {"type": "string", "format": "date-time"}
             case inspect.EnumType():

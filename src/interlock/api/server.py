@@ -12,15 +12,17 @@ from typing import Any, Final
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from interlock.api import problems
 from interlock.api.gate import Gate
+from interlock.api.headers import Headers
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
-from interlock.errors import Invalid
+from interlock.errors import Invalid, Unavailable
 
 MOST_HEADERS: Final = 100
+BACKLOG: Final = 2048
 
 
 def is_loopback(host: str) -> bool:
@@ -40,6 +42,28 @@ def check_address(host: str, *, auth: bool) -> None:
             f"auth is off, so only this machine may call, and {host} is no loopback address; turn it on: --auth tokens",
             pointer="/host",
         )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections from now on; port 0 takes a free one."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, proto)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Protocol(HttpToolsProtocol):
@@ -97,6 +121,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_is_here()
+        Headers(self.headers).check_framing(self.parser.get_http_version())
         if not self.parser.should_upgrade():
             super().on_headers_complete()
 
@@ -138,8 +163,13 @@ class Protocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._answering:
             self._refuse(Refusal("request_timeout", f"no request within {self._options.head_seconds:g} s"))
+
+    @property
+    def _answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
 
     def _reader_goes_on(self) -> None:
         if self._stall_timer is not None:
@@ -149,10 +179,13 @@ class Protocol(HttpToolsProtocol):
     def _refuse(self, refusal: Refusal) -> None:
         """Answer and hang up; what comes after broken framing cannot be understood."""
         self._head_is_here()
-        if self.cycle is not None and not self.cycle.response_complete:
-            # An answer is under way; nothing may be put into the middle of it.
-            self._close()
-            return
+        if self._answering:
+            if self.cycle.response_started:
+                # Nothing may be put into the middle of an answer.
+                self._close()
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         body = problems.encoded(refusal)
         head = [f"HTTP/1.1 {refusal.status} {problems.document(refusal)['title']}"]
         head += [f"{name}: {value}" for name, value in problems.headers(refusal).items()]
@@ -178,15 +211,14 @@ class Protocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """Serves until it is told to stop: then whoever waits is answered, what is under way ends, nothing new begins."""
 
-    def __init__(self, app: Gate, *, host: str = "127.0.0.1", port: int = 8420) -> None:
+    def __init__(self, app: Gate, listening: socket.socket) -> None:
         options = app.service.options
-        check_address(host, auth=options.auth)
+        check_address(listening.getsockname()[0], auth=options.auth)
+        self._listening = listening
         self._service = app.service
         super().__init__(
             uvicorn.Config(
                 app,
-                host=host.strip("[]"),
-                port=port,
                 http=Protocol,
                 ws="none",
                 lifespan="off",
@@ -199,11 +231,8 @@ class Server(uvicorn.Server):
             )
         )
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens, once it has started."""
-        found = self.servers[0].sockets[0].getsockname()
-        return found[0], found[1]
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve(sockets=[self._listening])
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Final
 
 from interlock.api.admission import Admission, Seat
 from interlock.api.cursors import Cursors
@@ -12,6 +13,8 @@ from interlock.api.metrics import Metrics
 from interlock.api.options import Options
 from interlock.api.rates import Rates
 from interlock.engine.engine import Engine
+
+WRONG_LINKS_A_MINUTE: Final = 5
 
 
 class Service:
@@ -24,6 +27,7 @@ class Service:
         self.cursors = Cursors(options.cursor_key)
         self.metrics = Metrics(self.admission)
         self.rates = None if options.rate_per_second is None else Rates(options.rate_per_second, options.rate_burst)
+        self.wrong_links = Rates(WRONG_LINKS_A_MINUTE / 60, WRONG_LINKS_A_MINUTE)  # by the caller's address
         self.stopping = asyncio.Event()
 
     def stop(self) -> None:

@@ -258,6 +258,59 @@ class Saved(Shape, frozen=True, kw_only=True):
     seq: int
 
 
+class Artifact(Shape, frozen=True, kw_only=True):
+    """A named file of a job, or a link."""
+
+    id: str
+    job_id: str
+    name: str
+    size: int | None
+    sha256: str | None
+    content_type: str | None
+    url: str | None
+    created_at: datetime
+
+
+class ArtifactPage(Shape, frozen=True, kw_only=True):
+    """Artifacts, newest first."""
+
+    items: list[Artifact]
+    next_cursor: str | None
+
+
+class Token(Shape, frozen=True, kw_only=True):
+    """A bearer token, without its text."""
+
+    id: str
+    tenant: str
+    description: str | None
+    roles: list[str]
+    worker_id: str | None
+    types: list[str] | None
+    repositories: list[str] | None
+    capabilities: list[str]
+    key: str | None
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+class NewToken(Token, frozen=True, kw_only=True):
+    """A bearer token with its text, the only time it is shown."""
+
+    token: str
+
+
+class TokenPage(Shape, frozen=True, kw_only=True):
+    """Tokens, newest first, those that have ended among them."""
+
+    items: list[Token]
+    next_cursor: str | None
+
+
 class Me(Shape, frozen=True, kw_only=True):
     """Who is calling."""
 

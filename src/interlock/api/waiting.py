@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from interlock.api.problems import Refusal
 from interlock.api.routes import Call
 
 
@@ -32,3 +33,20 @@ async def patience(call: Call[Any, Any]) -> AsyncIterator[asyncio.Event]:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
+
+
+async def upload_in_time(call: Call[Any, Any], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of an upload that keeps up a minimal rate; one that trickles is cut off."""
+    options = call.service.options
+    clock = asyncio.get_running_loop().time
+    started, size = clock(), 0
+    while True:
+        try:
+            async with asyncio.timeout_at(started + options.body_seconds + size / options.slowest_upload):
+                piece = await anext(pieces)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise Refusal("request_timeout", "the upload is too slow", close=True) from None
+        size += len(piece)
+        yield piece

@@ -28,12 +28,13 @@ def add(
     type: str,
     payload: Annotated[str, Parameter(allow_leading_hyphen=True)] = "{}",
     *,
-    priority: int = 0,
+    priority: int | None = None,
     delay: Annotated[float | None, Parameter(help="seconds before it may start")] = None,
     run_at: Annotated[datetime | None, Parameter(help="earliest start, with an offset: 2027-01-31T12:00:00Z")] = None,
     deadline: Annotated[datetime | None, Parameter(help="no run starts after this time")] = None,
     timeout: Annotated[float | None, Parameter(help="seconds one run may take")] = None,
-    max_attempts: int = 3,
+    max_attempts: int | None = None,
+    agent: Annotated[str | None, Parameter(help="whom it is for, as KIND/ID")] = None,
     key: Annotated[str | None, Parameter(help="idempotency key: the same call again answers the same job")] = None,
     tag: Annotated[tuple[str, ...], Parameter(help="may be given several times")] = (),
     requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; several = all")] = (),
@@ -55,7 +56,7 @@ def add(
         "type": type, "payload": msgspec.Raw(_payload(payload)), "priority": priority, "delay_seconds": delay,
         "run_at": run_at, "deadline": deadline, "timeout_seconds": timeout, "max_attempts": max_attempts,
         "idempotency_key": key, "tags": list(tag), "requires": list(requires), "repository": repository,
-        "affinity_key": affinity, "parent_id": parent,
+        "affinity_key": affinity, "parent_id": parent, "agent": None if agent is None else _agent(agent),
     }  # fmt: skip
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
@@ -68,6 +69,13 @@ def add(
         output.as_json(wire.job_to_dict(job, now=now) | {"replayed": replayed})
     else:
         output.say(f"{job.id}{' (was there already)' if replayed else ''}")
+
+
+def _agent(text: str) -> wire.AgentName:
+    kind, slash, id = text.partition("/")
+    if not slash:
+        raise Invalid("an agent is named as KIND/ID, such as planner/7", pointer="/agent")
+    return wire.AgentName(kind, id)
 
 
 @app.command(name="list")

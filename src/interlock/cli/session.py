@@ -58,10 +58,16 @@ def run(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) ->
     return guard(common, with_engine)
 
 
-def guard(common: Common, command: Callable[[], Awaitable[T]]) -> T:
+def guard(
+    common: Common,
+    command: Callable[[], Awaitable[T]],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
     """The answer of the command, or an exit with a sentence that says what went wrong."""
     try:
-        return asyncio.run(_await(command))
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(_await(command))
     except Error as error:
         if common.json:
             output.as_json({"error": wire.error_to_dict(error)})
@@ -88,4 +94,4 @@ def exit_code(error: Error) -> int:
         case Unavailable():
             return NOT_REACHABLE
         case _:
-            return REFUSED if error.status == 409 else FAILED
+            return REFUSED if error.status in (403, 409, 410, 412) else FAILED

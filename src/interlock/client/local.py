@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from interlock import wire
 from interlock.client.port import Grant
+from interlock.domain.approval import OpenGate
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Finish
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
@@ -34,6 +35,8 @@ class LocalClient:
         self._tenant = who.tenant
 
     async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
+        if within is not None:
+            return await self.engine.jobs.enqueue_batch(self._who, requests, within=within)
         if len(requests) == 1:
             return [await self.engine.jobs.enqueue(self._who, requests[0])]
         return await self.engine.jobs.enqueue_batch(self._who, requests)
@@ -91,7 +94,8 @@ class LocalClient:
         if not again:
             return [Grant(job) for job in jobs]
         steps = dict(zip(again, await self.engine.progress.steps_of(self._tenant, again), strict=True))
-        return [Grant(job, steps.get(job.id, ())) for job in jobs]
+        approvals = await self.engine.store.decisions(self._tenant, again)
+        return [Grant(job, steps.get(job.id, ()), approvals.get(job.id)) for job in jobs]
 
     async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]:
         return await self.engine.leases.heartbeats(self._tenant, beats)
@@ -108,9 +112,22 @@ class LocalClient:
     async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
         return await self.engine.progress.reports(self._tenant, reports)
 
+    async def open_gate(self, gate: OpenGate) -> Receipt:
+        return (await self.engine.gates.open(self._who, gate)).receipt
+
     async def attach(self, holder: Holder, thing: File | Link) -> str:
         (artifact,) = await self.engine.artifacts.attach(self._tenant, holder, [thing])
         return artifact.id
+
+    async def register_type(self, name: str, definition: Mapping[str, Any]) -> None:
+        schema = definition.get("schema")
+        await self.engine.registry.set_type(
+            self._who,
+            name,
+            schema=None if schema is None else wire.encode(schema, what="schema").decode(),
+            requires=definition.get("requires", ()),
+            defaults=definition.get("defaults"),
+        )
 
     def start_chores(self) -> None:
         self.engine.upkeep.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from interlock.domain.approval import Approval, OpenGate
@@ -11,9 +11,9 @@ from interlock.domain.decide import Finish
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import EventRow, Report, Step, StepRow
-from interlock.wire import JobRequest, error_body
+from interlock.wire import AgentName, JobRequest, error_body
 
-__all__ = ["Client", "Grant", "JobRequest", "error_body"]
+__all__ = ["AgentName", "Client", "Grant", "JobRequest", "error_body"]
 
 
 class Grant(NamedTuple):
@@ -83,7 +83,9 @@ class Client(Protocol):
         """The id of a file, whole and visible, or of a link; the same name again replaces."""
         ...
 
-    async def register_type(self, name: str, definition: dict[str, Any]) -> None: ...
+    async def register_type(self, name: str, definition: Mapping[str, Any]) -> None:
+        """Keep the schema, the needs and the defaults of a type."""
+        ...
 
     def start_chores(self) -> None:
         """Do what the clock demands in the background, if no server does it for this client."""

@@ -136,6 +136,7 @@ class GateFilter(NamedTuple):
 
     status: GateStatus | None = None
     job_id: str | None = None
+    fence: int | None = None  # with a job: the gate that its grant with this fence opened
     before: tuple[int, str] | None = None
     limit: int = 50
 
@@ -158,19 +159,19 @@ def digest(payload: str, prompt: str, details: str | None, schema: str | None) -
     return sha256("".join(parts).encode()).hexdigest()
 
 
-def refuse_approver(who: Principal, opened_by: str) -> Error | None:
-    """Why this caller may neither decide nor hand out links: whoever asks must not answer."""
+def refuse_approver(who: Principal) -> Error | None:
+    """Why this caller may neither decide nor hand out links: whoever works asks, and must not answer."""
     if who.unchecked:
         return None
     if not who.may("approve"):
         return Forbidden("this needs the role approve")
-    if who.may("work"):
-        return Forbidden("a credential that works cannot approve")
-    return Forbidden("whoever opened a gate cannot decide it") if who.actor == opened_by else None
+    return Forbidden("a credential that works cannot approve") if who.may("work") else None
 
 
-def refuse_link(approval: Approval, now: int) -> Error | None:
-    """Why this gate can have no link token."""
+def refuse_link(approval: Approval, actor: str, now: int) -> Error | None:
+    """Why this gate can have no link token, or not from this caller."""
+    if actor == approval.opened_by:
+        return Forbidden("whoever opened a gate cannot hand out its link")
     if approval.required > 1:
         return Invalid("a gate with several votes is decided by principals, it has no link")
     if approval.decision is not None:
@@ -209,7 +210,9 @@ def _fault(ballot: Ballot, approval: Approval) -> Error | None:
         return NotFound("with this token", what="approval")
     if ballot.actor == approval.opened_by:
         return Forbidden("whoever opened a gate cannot decide it")
-    if ballot.digest is not None and not compare_digest(ballot.digest.lower().encode(), approval.digest.encode()):
+    if ballot.digest is not None and not compare_digest(
+        ballot.digest.lower().encode(errors="replace"), approval.digest.encode()
+    ):
         return DigestMismatch(approval.id)
     if ballot.data is not None and (approval.required > 1 or ballot.decision is Decision.DENY):
         return Invalid("data goes with an approval by one person alone; use the comment", pointer="/data")

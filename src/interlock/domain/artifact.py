@@ -27,7 +27,7 @@ _CONTENT_TYPE: Final = re.compile(
     rf'{_TOKEN}/{_TOKEN}(?:[ ]?;[ ]?{_TOKEN}=(?:{_TOKEN}|"[\x20\x21\x23-\x5b\x5d-\x7e]*"))*'
 )
 _URL_CHARACTERS: Final = re.compile(r"[!#$%&'()*+,./0-9:;=?@A-Z\[\]_a-z~-]+")
-_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
 class Holder(NamedTuple):
@@ -92,6 +92,7 @@ class Opening(NamedTuple):
     """An upload about to begin: whose it is, where its bytes will be, and how many were announced."""
 
     holder: Holder
+    name: str
     key: str
     size: int = 0
 
@@ -114,15 +115,22 @@ class Arrangement(NamedTuple):
 
 
 def admit(
-    openings: Sequence[Opening], *, faults: Mapping[Holder, Error], used: int, quota: int | None
+    openings: Sequence[Opening],
+    *,
+    faults: Mapping[Holder, Error],
+    there: Iterable[Artifact],
+    used: int,
+    quota: int | None,
 ) -> list[Refused | None]:
     """Refuse uploads that could not be shown anyway, before a byte of them is taken."""
+    sizes = {(artifact.job_id, artifact.name): artifact.size or 0 for artifact in there}
     answers: list[Refused | None] = []
-    for holder, _, size in openings:
+    for holder, name, _, size in openings:
+        more = size - sizes.get((holder.job_id, name), 0)
         if holder in faults:
             answers.append(Refused(faults[holder]))
-        elif quota is not None and used + size > quota:
-            answers.append(Refused(_over_quota(used + size, quota)))
+        elif _exceeds(quota, used, more):
+            answers.append(_over_quota(quota, used + more))
         else:
             answers.append(None)
     return answers
@@ -160,8 +168,8 @@ def arrange(
             )
         elif old is not None and _same_content(old, new):
             answers.append(old)
-        elif quota is not None and more > 0 and used + growth + more > quota:
-            answers.append(Refused(_over_quota(used + growth + more, quota)))
+        elif _exceeds(quota, used + growth, more):
+            answers.append(_over_quota(quota, used + growth + more))
         else:
             growth += more
             after[new.job_id, new.name] = artifact = Artifact(*new, now)
@@ -184,8 +192,13 @@ def _same_content(old: Artifact, new: NewArtifact) -> bool:
     return (old.size, old.sha256, old.content_type, old.url) == (new.size, new.sha256, new.content_type, new.url)
 
 
-def _over_quota(size: int, quota: int) -> TooLarge:
-    return TooLarge("the tenant's store of artifacts", size, quota)
+def _exceeds(quota: int | None, used: int, more: int) -> bool:
+    """A tenant that is beyond its quota may still replace a file by a smaller one."""
+    return quota is not None and more > 0 and used + more > quota
+
+
+def _over_quota(quota: int | None, size: int) -> Refused:
+    return Refused(TooLarge("the tenant's store of artifacts", size, quota or 0))
 
 
 def content_type(value: str | None) -> str:

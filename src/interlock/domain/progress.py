@@ -6,7 +6,7 @@ Times are whole microseconds since 1970, UTC. Fields named as JSON hold exact JS
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
 from interlock.errors import Invalid
@@ -67,6 +67,19 @@ class Report(NamedTuple):
     fence: int
     worker: str
     events: tuple[Event, ...]
+
+
+class Telling(Protocol):
+    """Whatever carries events under a grant: a report or a heartbeat."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def worker(self) -> str: ...
+    @property
+    def events(self) -> tuple[Event, ...]: ...
 
 
 class EventRow(NamedTuple):

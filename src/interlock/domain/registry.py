@@ -17,7 +17,8 @@ class Defaults(NamedTuple):
 
     def over(self, other: Defaults) -> Defaults:
         """These, and where they say nothing the others."""
-        return Defaults(*(mine if mine is not None else theirs for mine, theirs in zip(self, other, strict=True)))
+        said = {name: value for name, value in self._asdict().items() if value is not None}
+        return other._replace(**said)
 
 
 NO_DEFAULTS = Defaults()

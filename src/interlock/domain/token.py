@@ -24,7 +24,7 @@ WORKER_ROLES: Final = frozenset({"work", "produce", "read"})
 _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_DIGITS: Final = 43  # 62 ** 43 > 2 ** 256
 _CHECK_DIGITS: Final = 6  # 62 ** 6 > 2 ** 32
-_LENGTH: Final = len(PREFIX) + _SECRET_DIGITS + _CHECK_DIGITS
+LENGTH: Final = len(PREFIX) + _SECRET_DIGITS + _CHECK_DIGITS
 
 
 class NewToken(NamedTuple):
@@ -96,7 +96,7 @@ def spell(secret: bytes) -> str:
 def is_whole(text: str) -> bool:
     """Whether a text can be a token at all: nothing cut, added or mistyped, in the case it was made with."""
     return (
-        len(text) == _LENGTH
+        len(text) == LENGTH
         and text.isascii()
         and text.startswith(PREFIX)
         and hmac.compare_digest(text[-_CHECK_DIGITS:], _checksum(text[:-_CHECK_DIGITS]))

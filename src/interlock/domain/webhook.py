@@ -117,6 +117,7 @@ class Dispatch(NamedTuple):
 
     id: str
     grab: int
+    channel: str
     attempts: int
     event: str
     at: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -16,7 +17,7 @@ from interlock.domain import artifact as rules
 from interlock.domain.artifact import Artifact, File, Holder, Link, NewArtifact, Opening
 from interlock.engine.answers import answered
 from interlock.engine.intake import Intake
-from interlock.errors import ArtifactLost, Error, Fatal, Invalid, NotFound, Unavailable
+from interlock.errors import ArtifactLost, Error, Invalid, NotFound, Unavailable
 from interlock.storage.contract import Objects, Store
 from interlock.wire import Limits
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 LONGEST_PAGE: Final = 200
 MOST_AT_ONCE: Final = 100
 COLLECT_AT_ONCE: Final = 500
+COLLECT_EVERY_SECONDS: Final = 60.0
 LARGEST_FENCE: Final = 2**63 - 1
 
 
@@ -51,6 +53,7 @@ class Artifacts:
         self._store = store
         self._objects = objects
         self._limits = limits
+        self._collecting: asyncio.Task[None] | None = None
 
     async def put(
         self,
@@ -137,16 +140,32 @@ class Artifacts:
             by_tenant[tenant].append(key)
         return sum([await self._collect(self._objects, tenant, keys) for tenant, keys in by_tenant.items()])
 
-    async def _collect(self, objects: Objects, tenant: str, keys: Sequence[str]) -> int:
+    async def collect_aside(self) -> None:
+        """Collect without keeping the caller waiting: deleting from a bucket may take its time."""
+        if self._collecting is None or self._collecting.done():
+            self._collecting = asyncio.create_task(self._collect_all())
+
+    async def stop(self) -> None:
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.gather(self._collecting, return_exceptions=True)
+            self._collecting = None
+
+    async def _collect_all(self) -> None:
         try:
-            condemned = await self._store.condemn_orphans(tenant, keys)
-            await objects.delete(condemned)
-            return await self._store.drop_orphans(tenant, condemned)
-        except Fatal:
-            raise
+            while await self.collect_orphans() == COLLECT_AT_ONCE:
+                pass
         except Error as error:
             log.warning("bytes of artifacts could not be collected, it will be tried again: %s", error)
+
+    async def _collect(self, objects: Objects, tenant: str, keys: Sequence[str]) -> int:
+        condemned = await self._store.condemn_orphans(tenant, keys)
+        try:
+            await objects.delete(condemned)
+        except Error as error:
+            log.warning("bytes of artifacts could not be deleted, it will be tried again: %s", error)
             return 0
+        return await self._store.drop_orphans(tenant, condemned)
 
     async def _write(
         self, tenant: str, holder: Holder, files: Sequence[_Incoming], links: Sequence[Link]
@@ -158,7 +177,10 @@ class Artifacts:
         try:
             if files:
                 objects = self._place()
-                openings = [Opening(holder, key, file.intake.announced) for file, key in zip(files, keys, strict=True)]
+                openings = [
+                    Opening(holder, file.name, key, file.intake.announced)
+                    for file, key in zip(files, keys, strict=True)
+                ]
                 for opened in await self._store.open_uploads(tenant, openings, quota=quota):
                     answered(opened)
                 for (name, kind, intake, chunks), key in zip(files, keys, strict=True):

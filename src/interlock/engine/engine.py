@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from interlock.engine.artifacts import Artifacts
+from interlock.engine.artifacts import COLLECT_EVERY_SECONDS, Artifacts
+from interlock.engine.destination import Outside
+from interlock.engine.gates import Gates
 from interlock.engine.holders import Holders
 from interlock.engine.jobs import Jobs
 from interlock.engine.leases import Leases
 from interlock.engine.progress import Progress
 from interlock.engine.reads import Reads
+from interlock.engine.registry import Registers
+from interlock.engine.sender import Sender
 from interlock.engine.tokens import OWN, Tokens, Trust
-from interlock.engine.upkeep import Upkeep
+from interlock.engine.upkeep import Chore, Upkeep
 from interlock.engine.waits import Waits
+from interlock.engine.webhooks import Webhooks
 from interlock.storage.contract import Objects, Store
 from interlock.wire import LIMITS, Limits
 
@@ -19,22 +24,38 @@ class Engine:
     """One store and what each actor may do with it."""
 
     def __init__(
-        self, store: Store, limits: Limits = LIMITS, *, objects: Objects | None = None, trust: Trust = OWN
+        self,
+        store: Store,
+        limits: Limits = LIMITS,
+        *,
+        objects: Objects | None = None,
+        trust: Trust = OWN,
+        strict_types: bool = False,
+        implicit_agents: bool = True,
+        outside: Outside | None = None,
     ) -> None:
         self.store = store
         self.objects = objects
         self.artifacts = Artifacts(store, objects, limits)
-        self.jobs = Jobs(store, limits)
+        self.registry = Registers(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
+        self.jobs = Jobs(store, limits, self.registry)
         self.leases = Leases(store, limits)
+        self.gates = Gates(store, limits)
         self.progress = Progress(store, limits)
         self.reads = Reads(store)
         self.tokens = Tokens(store, trust)
-        self.upkeep = Upkeep(store)
+        self.upkeep = Upkeep(store, [Chore("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside)])
+        self.outside = outside or Outside(limits.webhooks)
+        self.webhooks = Webhooks(store, self.outside)
+        self.sender = Sender(store, self.outside)
         self.waits = Waits(store)
         self.holders = Holders(store)
 
     async def close(self) -> None:
         await self.upkeep.stop()
+        await self.artifacts.stop()
+        await self.sender.stop()
+        await self.outside.close()
         await self.tokens.close()
         await self.waits.stop()
         await self.store.close()

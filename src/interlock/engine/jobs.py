@@ -1,14 +1,17 @@
-"""Producers and operators: enqueue, cancel, revoke, pause."""
+"""Producers and operators: enqueue, edit, cancel, revoke, pause."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from interlock import wire
 from interlock.domain.decide import Cancel, Order, Revoke
-from interlock.domain.job import Enqueued, Receipt, Refused
+from interlock.domain.edit import Edit
+from interlock.domain.job import MAX_ATTEMPTS, Enqueued, Receipt, Refused
 from interlock.domain.principal import Principal
 from interlock.engine.answers import answered
+from interlock.engine.registry import Registers
 from interlock.errors import Invalid
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest, Limits
@@ -17,39 +20,60 @@ from interlock.wire import JobRequest, Limits
 class Jobs:
     """What is asked of jobs from outside their runs."""
 
-    def __init__(self, store: Store, limits: Limits) -> None:
+    def __init__(self, store: Store, limits: Limits, registers: Registers) -> None:
         self._store = store
         self._limits = limits
+        self._registers = registers
 
     async def enqueue(self, who: Principal, request: JobRequest, *, traceparent: str | None = None) -> Enqueued:
         """Add one job; the same idempotency key with the same body answers the job that is there.
 
         The trace of the call goes along where the request names none; it is no part of what must be the same.
         """
-        job = wire.new_job(request, created_by=who.actor, now=await self._now(request), limits=self._limits)
-        if job.traceparent is None:
-            job = job._replace(traceparent=traceparent)
-        (answer,) = await self._store.enqueue(who.tenant, [job])
+        (answer,) = await self._registers.enqueue(
+            who, [request], whole=False, now=await self._now(request), traceparent=traceparent
+        )
         return answered(answer)
 
-    async def enqueue_batch(self, who: Principal, requests: Sequence[JobRequest]) -> list[Enqueued]:
-        """Add all jobs or none; a refusal names the item."""
+    async def enqueue_batch(
+        self, who: Principal, requests: Sequence[JobRequest], *, within: object = None
+    ) -> list[Enqueued]:
+        """Add all jobs or none, with `within` inside a transaction of the caller's; a refusal names the item."""
         wire.check_batch(requests, self._limits)
-        now = await self._store.now()
-        jobs = []
-        for i, request in enumerate(requests):
-            try:
-                jobs.append(wire.new_job(request, created_by=who.actor, now=now, limits=self._limits))
-            except Invalid as error:
-                error.pointer = f"/jobs/{i}{error.pointer}"
-                raise
-        answers = await self._store.enqueue(who.tenant, jobs, whole=True)
+        answers = await self._registers.enqueue(who, requests, whole=True, now=await self._store.now(), within=within)
         for i, answer in enumerate(answers):
             if isinstance(answer, Refused):
-                if isinstance(answer.error, Invalid):
-                    answer.error.pointer = f"/jobs/{i}{answer.error.pointer}"
-                raise answer.error
+                raise answer.error.within(f"/jobs/{i}") if isinstance(answer.error, Invalid) else answer.error
         return [answer for answer in answers if isinstance(answer, Enqueued)]
+
+    async def edit(
+        self,
+        who: Principal,
+        job_id: str,
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        deadline: datetime | None = None,
+        drop_deadline: bool = False,
+        max_attempts: int | None = None,
+        tags: Sequence[str] | None = None,
+        expected_version: int | None = None,
+    ) -> Receipt:
+        """Change a job that waits for a worker; None leaves a field as it is."""
+        if deadline is not None and drop_deadline:
+            raise Invalid("give a deadline or drop it, not both", pointer="/deadline")
+        order = Edit(
+            id=wire.job_id(job_id),
+            actor=who.actor,
+            priority=None if priority is None else wire.whole(priority, "priority", -1000, 1000),
+            run_at=wire.instant(run_at, "run_at"),
+            deadline=wire.instant(deadline, "deadline"),
+            drop_deadline=drop_deadline,
+            max_attempts=None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
+            tags=None if tags is None else wire.names(tags, "tags"),
+            expected_version=expected_version,
+        )
+        return await self._order(who, order)
 
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         """Stop a job: at once unless it runs, then by request, or by force."""

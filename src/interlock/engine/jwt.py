@@ -20,6 +20,7 @@ from interlock.domain.policy import Policy
 from interlock.domain.principal import Principal
 from interlock.domain.text import is_visible_name
 from interlock.engine.keys import Fetch, KeyRing
+from interlock.engine.recent import FRESH_SECONDS, MOST_REMEMBERED, Recent
 from interlock.errors import Error, Invalid, Unauthenticated
 
 log = logging.getLogger(__name__)
@@ -52,12 +53,21 @@ class Issuers:
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now = now
+        self._ticks = ticks
+        self._known: Recent[bytes, Principal] = Recent(MOST_REMEMBERED)
         self._trusted = {one.issuer: (one, KeyRing(one, fetch, ticks), _registry(one)) for one in issuers}
 
     async def authenticate(self, credential: str) -> Principal:
         """The caller behind a token, or Unauthenticated whatever is wrong with it."""
         try:
-            return await self._caller(credential)
+            if len(credential) > LARGEST_TOKEN or not credential.isascii():
+                raise _Refused("it is too large, or no token at all")
+            hash, start = token.fingerprint(credential), self._ticks()
+            if (known := self._known.get(hash, start)) is not None:
+                return known
+            caller, seconds_left = await self._caller(credential)
+            self._known.put(hash, caller, start + min(FRESH_SECONDS, seconds_left))
+            return caller
         except _Refused as refused:
             log.info("a token was refused: %s", refused)
         except Error as error:
@@ -68,9 +78,8 @@ class Issuers:
         for _, keys, _ in self._trusted.values():
             await keys.close()
 
-    async def _caller(self, credential: str) -> Principal:
-        if len(credential) > LARGEST_TOKEN:
-            raise _Refused("it is too large")
+    async def _caller(self, credential: str) -> tuple[Principal, float]:
+        """Who a token lets in, and for how much longer."""
         parts = _COMPACT.fullmatch(credential)
         if parts is None:
             raise _Refused("it is not three parts of a signed token")
@@ -86,9 +95,9 @@ class Issuers:
             jws.deserialize_compact(credential, key, registry=registry)
         except (JoseError, ValueError, TypeError):
             raise _Refused(f"it was not signed by issuer {issuer.issuer}") from None
-        _check_claims(claims, issuer, self._now())
+        seconds_left = _check_claims(claims, issuer, self._now())
         try:
-            return _principal(claims, issuer)
+            return _principal(claims, issuer), seconds_left
         except Invalid as error:
             raise _Refused(f"issuer {issuer.issuer} grants what nobody can have: {error}") from None
 
@@ -125,7 +134,8 @@ def _checked_header(header: Mapping[str, Any], issuer: Issuer) -> tuple[str, str
     return algorithm, kid
 
 
-def _check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> None:
+def _check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> float:
+    """For how many more seconds a token for this audience counts."""
     audience = claims.get("aud")
     if issuer.audience.isdisjoint(audience if _is_list(audience) else [_str(audience)]):
         raise _Refused("it is meant for somebody else")
@@ -138,6 +148,7 @@ def _check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> None
         raise _Refused("it comes from the future")
     if expires - (now if issued is None else issued) > issuer.longest_life_seconds:
         raise _Refused("it lives too long")
+    return expires + LEEWAY_SECONDS - now
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> int | None:

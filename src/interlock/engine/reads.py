@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from interlock.domain.job import Filter, HistoryRow, Job
+from interlock.domain.registry import QueueStats
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store, Verdict
 
@@ -40,6 +41,16 @@ class Reads:
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         await self.job(tenant, job_id)
         return await self._store.history(tenant, job_id)
+
+    async def queues(self, tenant: str) -> list[QueueStats]:
+        """How many jobs of each type are where, as of one moment."""
+        return await self._store.stats(tenant)
+
+    async def queue(self, tenant: str, type: str) -> QueueStats:
+        stats = await self._store.stats(tenant, type)
+        if not stats:
+            raise NotFound(type, what="queue")
+        return stats[0]
 
     async def verify(self, tenant: str | None = None) -> Verdict:
         return await self._store.verify(tenant)

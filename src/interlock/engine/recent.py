@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+# A revoked credential is refused everywhere within a second: this long an answer may be old, the rest is for the way.
+FRESH_SECONDS: Final = 0.75
+MOST_REMEMBERED: Final = 10_000
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -15,7 +15,7 @@ from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.domain.token import NewToken, Sighting, Token
 from interlock.engine.answers import answered
-from interlock.engine.recent import Recent
+from interlock.engine.recent import FRESH_SECONDS, MOST_REMEMBERED, Recent
 from interlock.errors import Error, NotFound, Unauthenticated
 from interlock.storage.contract import Store
 from interlock.wire import TokenRequest
@@ -25,9 +25,6 @@ if TYPE_CHECKING:  # it loads a cryptography library, which only those who use i
 
 log = logging.getLogger(__name__)
 
-# A revoked token is refused everywhere within a second: this long an answer may be old, the rest is for the way.
-FRESH_SECONDS: Final = 0.75
-MOST_REMEMBERED: Final = 10_000
 MOST_REFUSALS_REMEMBERED: Final = 1_000
 NOTE_USE_EVERY_SECONDS: Final = 60.0
 LONGEST_PAGE: Final = 200
@@ -120,13 +117,13 @@ class Tokens:
             await self._trust.issuers.close()
 
     async def _bearer(self, text: str) -> Principal | None:
-        if not shape.is_whole(text):
+        if len(text) != shape.LENGTH or not text.isascii():
             return None
         hash = shape.fingerprint(text)
         now = self._ticks()
         if (known := self._known.get(hash, now)) is not None:
             return known.principal
-        if self._unknown.get(hash, now):
+        if self._unknown.get(hash, now) or not shape.is_whole(text):
             return None
         asking = self._asking.get(hash)
         if asking is None or now >= asking.until:

@@ -1,4 +1,4 @@
-"""What the clock does: expired leases, timeouts, passed deadlines, old claims.
+"""What the clock does: expired leases and gates, timeouts, passed deadlines, old claims.
 
 There is no leader. Every chore is bounded, fenced and harmless when another process does it at the same time.
 """
@@ -18,10 +18,18 @@ from interlock.storage.contract import Due, Store
 
 log = logging.getLogger(__name__)
 
-EVERY_SECONDS: Final = 0.5
+TICK_SECONDS: Final = 0.5
 AT_ONCE: Final = 500
 CLAIMS_KEPT_SECONDS: Final = 3600.0
-FORGET_EVERY_TICKS: Final = 600
+LOOSE_COUNTS: Final = 64
+
+
+class Chore(NamedTuple):
+    """Something to be done again and again: bounded, and harmless when another process does it too."""
+
+    name: str
+    every_seconds: float
+    run: Callable[[], Awaitable[object]]
 
 
 class Swept(NamedTuple):
@@ -29,27 +37,36 @@ class Swept(NamedTuple):
 
     leases: int
     deadlines: int
+    gates: int
 
 
 class Upkeep:
     """The chores of the clock, run once or again and again."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, more: Sequence[Chore] = ()) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
+        self.chores = [
+            Chore("sweep", TICK_SECONDS, self.sweep),
+            Chore("lines", TICK_SECONDS, lambda: store.join_lines(AT_ONCE)),
+            Chore("counts", 10.0, lambda: store.fold_tallies(LOOSE_COUNTS, AT_ONCE)),
+            Chore("claims", 300.0, self.forget_claims),
+            *more,
+        ]
 
     async def sweep(self) -> Swept:
         """End what the clock has ended, until nothing is due."""
         return Swept(
             await self._until_none_due(self._store.due_leases, Expire),
             await self._until_none_due(self._store.due_deadlines, PassDeadline),
+            await self._until_none_due(self._store.due_gates, Expire),
         )
 
     async def forget_claims(self) -> int:
         return await self._store.forget_claims(CLAIMS_KEPT_SECONDS, AT_ONCE)
 
     def start(self) -> None:
-        """Sweep in the background until stopped."""
+        """Do the chores in the background until stopped."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
@@ -60,19 +77,26 @@ class Upkeep:
             self._task = None
 
     async def _run(self) -> None:
-        tick = 0
+        loop = asyncio.get_running_loop()
+        due = dict.fromkeys(range(len(self.chores)), loop.time())
         while True:
-            try:
-                await self.sweep()
-                if tick % FORGET_EVERY_TICKS == 0:
-                    await self.forget_claims()
-            except Fatal:
-                log.critical("upkeep stops: the storage is broken", exc_info=True)
-                raise
-            except Error as error:
-                log.warning("upkeep could not sweep, it will try again: %s", error)
-            tick += 1
-            await asyncio.sleep(EVERY_SECONDS)
+            for i, chore in enumerate(self.chores):
+                if due[i] <= loop.time():
+                    await self._do(chore)
+                    due[i] = loop.time() + chore.every_seconds
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _do(self, chore: Chore) -> None:
+        """One chore that fails stops no other, and is done again when its time comes."""
+        try:
+            await chore.run()
+        except Fatal:
+            log.critical("upkeep stops: the storage is broken", exc_info=True)
+            raise
+        except Error as error:
+            log.warning("upkeep could not do %s, it will try again: %s", chore.name, error)
+        except Exception:
+            log.exception("upkeep failed in %s, it will try again", chore.name)
 
     async def _until_none_due(self, due: Callable[[int], Awaitable[list[Due]]], order: Callable[[str], Order]) -> int:
         moved = 0

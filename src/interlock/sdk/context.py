@@ -23,6 +23,7 @@ from interlock.sdk.blocking import blocking
 from interlock.sdk.handle import JobHandle, outcome
 from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, in_seconds
 from interlock.sdk.replay import APPROVAL, Answer, Memory, identity_of, question
+from interlock.sdk.threads import Threads
 
 if TYPE_CHECKING:
     from interlock.sdk.tasks import Task
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_CHILDREN_AT_ONCE: Final = 1000
+LARGEST_EVENT_PAYLOAD: Final = 6 * 1024  # so that there is room for the message
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
 
@@ -37,12 +39,13 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 class Context:
     """One run of one job. What it saves counts only as long as its grant does."""
 
-    def __init__(self, grant: Grant, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, grant: Grant, client: Client, loop: asyncio.AbstractEventLoop, threads: Threads) -> None:
         self.job: Job = grant.job
         self.cancelled = False
         """Somebody wants the job stopped; asynchronous tasks are interrupted, blocking ones look here."""
         self._client = client
         self._loop = loop
+        self._threads = threads
         self._memory = Memory(grant.job.id, grant.steps)
         self._approval: Approval | None = grant.approval
         self._checkpoint_seq = grant.job.checkpoint_seq or 0
@@ -72,7 +75,7 @@ class Context:
         identity = identity_of(function)
         occurrence, kept = self._memory.meet(name, identity)
         if kept is None:
-            result = values.encode(await _call(function, args, kwargs))
+            result = values.encode(await self._call(function, args, kwargs))
             step = Step(*self._holder(), name, occurrence, result, identity)
             kept = await self._insist(lambda: self._client.save_step(step))
             self._memory.compare(name, kept.function, identity)
@@ -87,7 +90,7 @@ class Context:
 
     def event(self, message: str, /, *, level: Literal["info", "warn", "error"] = "info", **payload: Any) -> None:
         """Tell whoever watches; sent with the next heartbeat, and before the run ends."""
-        told = values.encode(payload) if payload else None
+        told = _shown(payload) if payload else None
         self._events.append(Event(str(uuid.uuid4()), Level(level), message, told))
 
     def progress(self, done: float, message: str = "progress") -> None:
@@ -179,6 +182,13 @@ class Context:
         """All usage of this run as JSON."""
         return values.encode(dict(self._usage)) if self._usage else None
 
+    async def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Asynchronous functions run on the loop, all others in a thread."""
+        if inspect.iscoroutinefunction(inspect.unwrap(function)):
+            return await function(*args, **kwargs)
+        result = await self._threads.run(partial(function, *args, **kwargs))
+        return await result if isinstance(result, Awaitable) else result
+
     async def _take(self, approval: Approval, occurrence: int, asked: str) -> Answer:
         """The decision as an answer, kept, so that the next gate is not taken for decided by it."""
         if question(approval.prompt, approval.details, approval.schema) != asked:
@@ -254,6 +264,17 @@ class Child(JobHandle[R]):
         return self._parent._loop_for_blocking()
 
 
+def _shown(payload: Mapping[str, Any]) -> str:
+    """The payload of an event. It is meant for people: what is no JSON is described, what is too large left out."""
+    try:
+        told = values.encode(payload)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        told = values.encode({name: repr(value) for name, value in payload.items()})
+    if len(told.encode()) > LARGEST_EVENT_PAYLOAD:
+        return values.encode({"left_out": f"{len(told)} characters of {', '.join(payload)}"[:1000]})
+    return told
+
+
 def _returned_by(function: Callable[..., Any]) -> Any:
     """The type a function says it returns, if JSON can be read as that."""
     while hasattr(function, "__wrapped__"):
@@ -266,12 +287,3 @@ def _returned_by(function: Callable[..., Any]) -> Any:
     except (TypeError, ValueError, NameError):
         return Any
     return returns
-
-
-async def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Asynchronous functions run on the loop, all others in a thread."""
-    target = inspect.unwrap(function)
-    if inspect.iscoroutinefunction(target):
-        return await function(*args, **kwargs)
-    result = await asyncio.to_thread(function, *args, **kwargs)
-    return await result if isinstance(result, Awaitable) else result

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar,
 
 import msgspec
 
-from interlock.client.port import Client, JobRequest
+from interlock.client.port import AgentName, Client, JobRequest
 from interlock.sdk.blocking import background_loop, blocking
 from interlock.sdk.context import Context
 from interlock.sdk.handle import JobHandle
@@ -56,6 +56,8 @@ class Connected(Protocol):
 
 class Task(Generic[P, R]):
     """A function with a type name. Called, it is the plain function; `enqueue` makes a job of the call."""
+
+    __name__: str
 
     def __init__(self, app: Connected, function: Callable[..., Any], name: str, options: Options) -> None:
         functools.update_wrapper(self, function)
@@ -162,7 +164,7 @@ def request_fields(options: Options) -> dict[str, Any]:
             case "timeout" | "expiry_delay" | "delay":
                 value = in_seconds(value)  # type: ignore[arg-type]
             case "agent":
-                value = dict(zip(("kind", "id"), options["agent"], strict=True))
+                value = AgentName(*options["agent"])
             case "requires" | "tags":
                 value = list(value)  # type: ignore[call-overload]
             case "headers" | "backoff":

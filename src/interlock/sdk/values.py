@@ -53,6 +53,8 @@ def _to_plain(value: object) -> object:
 
 def _from_plain(wanted: Any, value: object) -> object:
     validate = getattr(wanted, "model_validate", None)
+    if validate is None and wanted is object:
+        return value
     if validate is None:
         raise TypeError(f"JSON cannot be read as {wanted!r}")
     # Pydantic's own error is a ValueError, which msgspec reports with the place it stands at.
@@ -62,7 +64,7 @@ def _from_plain(wanted: Any, value: object) -> object:
 def _model_schema(wanted: Any) -> dict[str, Any]:
     describe = getattr(wanted, "model_json_schema", None)
     if describe is None:
-        raise NotImplementedError
+        return {}
     described: dict[str, Any] = describe()
     # Definitions are looked up at the root of a document, which this is not: what needs them is left open.
     return {"type": "object"} if "$defs" in described else described

@@ -16,7 +16,6 @@ from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow,
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats, Registry
-from interlock.domain.token import NewToken, Sighting, Token
 from interlock.domain.webhook import (
     Channel,
     Delivery,
@@ -27,6 +26,7 @@ from interlock.domain.webhook import (
     Subscribed,
     Subscription,
 )  # fmt: skip
+from interlock.storage.token_contract import TokenStore
 
 
 class Due(NamedTuple):
@@ -56,30 +56,6 @@ NO_TERMS: Final = Terms()
 
 class RegistryChanged(Exception):
     """The jobs were checked against a registry that is no longer the current one: check them again."""
-
-
-class TokenStore(Protocol):
-    """The part of a store that keeps bearer tokens, of whose text it only ever sees the hash."""
-
-    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
-        """Keep new tokens; one whose key is taken is refused, and names the token that has it."""
-        ...
-
-    async def find_token(self, hash: bytes) -> Sighting | None:
-        """The token kept under a hash, whoever's it is; whether it still lets anybody in is for the caller to see."""
-        ...
-
-    async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
-        """Newest first, from the one after `before` on, revoked and expired ones among them."""
-        ...
-
-    async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
-        """End tokens for good; a second time changes nothing and answers the same."""
-        ...
-
-    async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
-        """Note that tokens were used, save where that was noted within these seconds."""
-        ...
 
 
 class GateStore(Protocol):
@@ -288,6 +264,12 @@ class Store(GateStore, ArtifactStore, ProgressStore, TokenStore, Protocol):
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Refused]:
         """Add jobs in the order given. With `whole` a single refusal means that none is added."""
+        ...
+
+    async def enqueue_within(
+        self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
+        """Add all jobs or none inside the caller's own open transaction; SQLite has none to share."""
         ...
 
     async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:

@@ -15,8 +15,8 @@ from interlock.domain.retry import SECOND
 from interlock.errors import Error, LeaseLost, NotRunning, StepMismatch, TooLarge
 from interlock.sdk import values
 from interlock.sdk.raises import AwaitsChildren, Fail, Release, Retry, Suspended
+from interlock.sdk.threads import Threads
 from interlock.worker.run import Ending, Run
-from interlock.worker.threads import Threads
 
 LONGEST_TRACEBACK: Final = 6000
 

@@ -21,12 +21,12 @@ from interlock.domain.policy import ClaimAsk
 from interlock.errors import Fatal, Invalid, Unavailable
 from interlock.sdk.app import App
 from interlock.sdk.context import Context
+from interlock.sdk.threads import Threads
 from interlock.worker.executor import execute, stopped
 from interlock.worker.heart import Heart
 from interlock.worker.patience import Patience
 from interlock.worker.reporter import Reporter
 from interlock.worker.run import Claim, Ending, Run
-from interlock.worker.threads import Threads
 
 MOST_PER_CLAIM: Final = 100
 MOST_UNREPORTED: Final = 2000
@@ -199,7 +199,7 @@ class Worker:
         self._running += 1
         self._runs += 1
         if run.task.signature.context is not None:
-            run.context = Context(run.grant, self._client, self._loop)
+            run.context = Context(run.grant, self._client, self._loop, self._threads)
         run.handle = self._loop.create_task(self._carry(run))
 
     async def _carry(self, run: Run) -> None:
@@ -229,12 +229,12 @@ class Worker:
                 self._settle(run)
             else:
                 self._reporter.report(run, order)
-            self._changed.set()
         else:
             run.stop(ending)
 
     def _let_go(self, run: Run) -> None:
         self._held.pop(run.key, None)
+        self._changed.set()
         if run.timer is not None:
             run.timer.cancel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from interlock.client.port import Client
@@ -19,6 +20,7 @@ from interlock.worker.run import Run
 T = TypeVar("T")
 A = TypeVar("A")
 AT_ONCE: Final = 1000
+ODD_TRIES: Final = 10
 Ended = tuple[Run, Finish]
 
 
@@ -102,14 +104,21 @@ class Reporter:
 
     async def _insist(self, verb: Callable[[T], Awaitable[A]], items: T) -> A:
         """The answer, however long the queue is away: every report may be repeated."""
-        while True:
+        for tries in count(1):
             try:
                 answer = await verb(items)
             except Unavailable as error:
                 await self._patience.wait(error)
-                continue
-            self._patience.rest()
-            return answer
+            except Error:
+                raise
+            except Exception as error:  # perhaps a driver's, of a database that is coming back
+                if tries == ODD_TRIES:
+                    raise
+                await self._patience.wait(error)
+            else:
+                self._patience.rest()
+                return answer
+        raise AssertionError
 
     async def _send_events(self, runs: Sequence[Run]) -> None:
         """What tasks have told at the last moment; while the queue is away it is tried as often as the report is."""

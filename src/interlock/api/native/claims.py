@@ -15,6 +15,7 @@ from interlock.domain import policy
 from interlock.domain.decide import Release
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
+from interlock.engine import shown as gates
 
 routes = Routes()
 
@@ -72,7 +73,12 @@ async def _granted(call: Call[Any, Any], jobs: list[Job]) -> list[dict[str, Any]
     if not jobs:
         return []
     steps = await call.engine.progress.steps_of(call.who.tenant, [job.id for job in jobs])
+    decided = await call.engine.gates.decisions(call.who.tenant, jobs)
     return [
-        wire.job_to_dict(job, now=0) | {"steps": [shown.step(row) for row in of_job], "approval": None}
+        wire.job_to_dict(job, now=0)
+        | {
+            "steps": [shown.step(row) for row in of_job],
+            "approval": gates.decision(decided[job.id]) if job.id in decided else None,
+        }
         for job, of_job in zip(jobs, steps, strict=True)
     ]

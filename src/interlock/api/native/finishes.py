@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +13,11 @@ from interlock.api import problems, shapes
 from interlock.api.native import shown
 from interlock.api.native.grants import Held, HeldItem, count
 from interlock.api.native.holding import as_holder, as_holders
-from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
+from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import Refused
+from interlock.errors import Conflict, Invalid
 
 routes = Routes()
 
@@ -24,15 +27,32 @@ class ErrorPart(Request, frozen=True, kw_only=True):
 
     message: str
     kind: str | None = None
-    details: msgspec.Raw | None = None
+    details: msgspec.Raw = ABSENT
+
+
+class ArtifactPart(Request, frozen=True, kw_only=True):
+    """A small file that comes along, or a link."""
+
+    name: str
+    content_base64: bytes | None = None
+    content_type: str | None = None
+    url: str | None = None
+
+    def thing(self) -> File | Link:
+        if (self.content_base64 is None) == (self.url is None):
+            raise Invalid("an artifact has content_base64 or url, one of them", pointer="/artifacts")
+        if self.url is not None:
+            return Link(self.name, self.url)
+        return File(self.name, self.content_base64 or b"", self.content_type)
 
 
 class CompleteRequest(Held, frozen=True, kw_only=True):
     """A success report."""
 
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = ABSENT
     result_summary: str | None = None
     usage: dict[str, int | float] | None = None
+    artifacts: tuple[ArtifactPart, ...] = ()
 
 
 class FailRequest(Held, frozen=True, kw_only=True):
@@ -59,7 +79,7 @@ class AckRequest(Held, frozen=True, kw_only=True):
 class CompleteItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="complete"):
     """A success among others."""
 
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = ABSENT
     result_summary: str | None = None
     usage: dict[str, int | float] | None = None
 
@@ -98,7 +118,16 @@ Report = CompleteRequest | FailRequest | ReleaseRequest | AckRequest | FinishIte
     answers={200: shapes.Receipt},
 )  # fmt: skip
 async def complete(call: Call[CompleteRequest, Nothing]) -> Answer:
-    """Report success."""
+    """Report success; artifacts that come along are kept first."""
+    things = [part.thing() for part in call.body.artifacts]
+
+    async def attach(job_id: str, worker: str) -> None:
+        await call.engine.artifacts.attach(call.who.tenant, Holder(job_id, call.body.fence, worker), things)
+
+    if things:
+        # A grant that has ended takes none; whether this is the same report again is for the finish to say.
+        with contextlib.suppress(Conflict):
+            await as_holder(call, call.body, attach)
     return await _finish(call)
 
 
@@ -164,7 +193,11 @@ def _order(body: Report, job_id: str, worker: str, sanitized: bool) -> Finish:
             result, usage = shown.kept(body.result), count(body.usage)
             return Complete(job_id, body.fence, worker, result, body.result_summary, usage, sanitized)
         case FailRequest() | FailItem():
-            error, mended = wire.error_body(body.error.message, kind=body.error.kind, details=body.error.details)
+            error, mended = wire.error_body(
+                body.error.message,
+                kind=body.error.kind,
+                details=body.error.details if bytes(body.error.details) else None,
+            )
             return Fail(
                 job_id, body.fence, worker, error, body.retryable, body.retry_after_seconds,
                 sanitized=sanitized or mended,

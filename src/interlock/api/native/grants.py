@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api.native.shown import kept
-from interlock.api.routes import Request
+from interlock.api.routes import ABSENT, Request
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Event, Level
 
@@ -48,7 +48,7 @@ class EventPart(Request, frozen=True, kw_only=True):
 
     message: str
     level: Level = Level.INFO
-    payload: msgspec.Raw | None = None
+    payload: msgspec.Raw = ABSENT
     id: str | None = None
 
     def event(self, *, sanitized: bool) -> Event:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from interlock import wire
 from interlock.api import auth, shapes
@@ -30,11 +32,23 @@ class JobQuery(Page, frozen=True, kw_only=True):
 
     status: tuple[Status, ...] = ()
     type: str | None = None
+    agent: str | None = None
     worker: str | None = None
+    stale_seconds: Annotated[float, Meta(ge=0)] | None = None
     parent: str | None = None
     tag: tuple[str, ...] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
+
+
+class EditRequest(Request, frozen=True, kw_only=True):
+    """What is to change; a deadline of null takes it away."""
+
+    priority: int | None = None
+    run_at: datetime | None = None
+    deadline: datetime | UnsetType | None = UNSET
+    max_attempts: int | None = None
+    tags: tuple[str, ...] | None = None
 
 
 class CancelRequest(Request, frozen=True, kw_only=True):
@@ -85,7 +99,9 @@ async def list_jobs(call: Call[None, JobQuery]) -> Answer:
     filter = Filter(
         statuses=query.status,
         type=query.type,
+        agent=_agent(query.agent),
         worker=query.worker,
+        stale_seconds=query.stale_seconds,
         parent_id=None if query.parent is None else wire.job_id(query.parent, "parent"),
         tags=query.tag,
         created_after=wire.instant(query.created_after, "created_after"),
@@ -139,6 +155,27 @@ async def list_children(call: Call[None, Page]) -> Answer:
 
 
 @routes.add(
+    "PATCH", "/v1/jobs/{job_id}", roles=["operate"], body=EditRequest, headers=["If-Match"], answers={200: shapes.Job}
+)  # fmt: skip
+async def edit_job(call: Call[EditRequest, Nothing]) -> Answer:
+    """Change a job that waits for a worker; with If-Match only the version that was seen."""
+    body = call.body
+    await call.engine.jobs.edit(
+        call.who,
+        call.job_id,
+        priority=body.priority,
+        run_at=body.run_at,
+        deadline=None if isinstance(body.deadline, UnsetType) else body.deadline,
+        drop_deadline=body.deadline is None,
+        max_attempts=body.max_attempts,
+        tags=body.tags,
+        expected_version=call.headers.if_match(),
+    )
+    job = await call.engine.reads.job(call.who.tenant, call.job_id)
+    return answer(await shown.job(call, job), headers=shown.etag(job))
+
+
+@routes.add(
     "POST", "/v1/jobs/{job_id}/cancel", roles=["operate"], on_condition=["produce"], body=CancelRequest,
     body_optional=True, answers={200: shapes.Receipt},
 )  # fmt: skip
@@ -157,3 +194,12 @@ async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
 async def revoke(call: Call[Reason, Nothing]) -> Answer:
     """End the lease of a job now, as if it had expired."""
     return answer(shown.receipt(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
+
+
+def _agent(given: str | None) -> tuple[str, str] | None:
+    if given is None:
+        return None
+    kind, slash, id = given.partition("/")
+    if not slash:
+        raise Invalid("agent is given as kind/id", pointer="/agent")
+    return kind, id

@@ -1,11 +1,63 @@
-"""Queues: the jobs of one type, paused and resumed."""
+"""Queues: the jobs of one type, counted, paused and resumed."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
+from interlock.api import shapes
+from interlock.api.native import shown
 from interlock.api.native.jobs import Reason
-from interlock.api.routes import Answer, Call, Nothing, Routes
+from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.domain.registry import QueueStats
 
 routes = Routes()
+
+
+class QueueShape(shapes.Shape, frozen=True, kw_only=True):
+    """How many jobs of one type are where, and how they move."""
+
+    type: str
+    ready: int
+    delayed: int
+    blocked: int
+    in_progress: int
+    waiting_for_approval: int
+    dead_letter: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    oldest_ready_age_seconds: float | None
+    enqueued_per_minute: float
+    started_per_minute: float
+    succeeded_per_minute: float
+    failed_per_minute: float
+    paused: bool
+    paused_at: datetime | None
+    paused_by: str | None
+    pause_reason: str | None
+
+
+class Queues(shapes.Shape, frozen=True, kw_only=True):
+    """All queues, as of one moment."""
+
+    items: list[QueueShape]
+    next_cursor: str | None
+
+
+@routes.add("GET", "/v1/queues", roles=["read"], answers={200: Queues})
+async def list_queues(call: Call[None, Nothing]) -> Answer:
+    """Count the jobs of every type."""
+    found = await call.engine.reads.queues(call.who.tenant)
+    now = await call.engine.reads.now()
+    return answer({"items": [_shown(one, now) for one in found], "next_cursor": None})
+
+
+@routes.add("GET", "/v1/queues/{type}", roles=["read"], answers={200: QueueShape})
+async def get_queue(call: Call[None, Nothing]) -> Answer:
+    """Count the jobs of one type."""
+    found = await call.engine.reads.queue(call.who.tenant, call.path["type"])
+    return answer(_shown(found, await call.engine.reads.now()))
 
 
 @routes.add(
@@ -19,8 +71,19 @@ async def pause_queue(call: Call[Reason, Nothing]) -> Answer:
 
 @routes.add(
     "POST", "/v1/queues/{type}/resume", roles=["operate"], body=Nothing, body_optional=True, answers={204: None}
-)
+)  # fmt: skip
 async def resume_queue(call: Call[Nothing, Nothing]) -> Answer:
     """Hand out jobs of a type again."""
     await call.engine.jobs.resume(call.who, call.path["type"])
     return Answer(204, media_type="")
+
+
+def _shown(stats: QueueStats, now: int) -> dict[str, Any]:
+    seen = stats._asdict()
+    oldest = seen.pop("oldest_ready_at")
+    age = None if oldest is None else max(0.0, (now - oldest) / 1_000_000)
+    return seen | {
+        "oldest_ready_age_seconds": age,
+        "paused": stats.paused_at is not None,
+        "paused_at": shown.when(stats.paused_at),
+    }

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from interlock.api.native import claims, finishes, heartbeats, jobs, me, progress, queues, results
+from interlock.api.native import (
+    approvals,
+    artifacts,
+    claims,
+    finishes,
+    heartbeats,
+    jobs,
+    me,
+    progress,
+    queues,
+    registry,
+    results,
+    subscriptions,
+    tokens,
+)  # fmt: skip
 from interlock.api.routes import Route
 
 
 def routes() -> list[Route]:
-    modules = (jobs, results, claims, heartbeats, progress, finishes, queues, me)
+    modules = (
+        jobs, results, claims, heartbeats, progress, artifacts, finishes, approvals, queues, registry, subscriptions,
+        tokens, me,
+    )  # fmt: skip
     return [route for module in modules for route in module.routes]

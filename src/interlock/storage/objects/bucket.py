@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -31,7 +32,11 @@ class Bucket:
         try:
             store = S3Store.from_url(
                 url,
-                client_options={"timeout": _PATIENCE, "connect_timeout": timedelta(seconds=5)},
+                client_options={
+                    "timeout": _PATIENCE,
+                    "connect_timeout": timedelta(seconds=5),
+                    "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
+                },
                 retry_config={"max_retries": 3, "retry_timeout": _PATIENCE},
             )
         except (BaseError, ValueError) as error:
@@ -49,7 +54,7 @@ class Bucket:
             start += chunk
             if len(start) > PART:
                 break
-        with self._explained():
+        with self._explained(FileNotFoundError):
             if len(start) <= PART:
                 await self._store.put_async(key, bytes(start), use_multipart=False)
             else:
@@ -68,21 +73,18 @@ class Bucket:
             start += len(piece)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            try:
-                with self._explained():
-                    await self._store.delete_async(key)
-            except FileNotFoundError:
-                pass
+        if keys:
+            with self._explained(FileNotFoundError):  # the bucket itself, then: a missing object is no error
+                await self._store.delete_async(list(keys))
 
     async def close(self) -> None:
         """Nothing is held open."""
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, *also: type[Exception]) -> Iterator[None]:
         try:
             yield
-        except BaseError as error:
+        except (BaseError, *also) as error:  # type: ignore[misc]
             raise Unavailable(f"{self.where} cannot be used now: {_first_line(error)}") from error
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from interlock.errors import Fatal, StorageBroken, Unavailable
+from interlock.errors import StorageBroken, Unavailable
 
 THREADS: Final = 4
 PIECE: Final = 256 * 1024
@@ -57,6 +57,8 @@ class Directory:
 
     async def get(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         file = await self._run(partial(self._open, key))
+        if file is None:
+            raise FileNotFoundError(f"object {key} is not there")
         try:
             while start < end:
                 piece = await self._run(partial(os.pread, file, min(PIECE, end - start), start))
@@ -74,18 +76,19 @@ class Directory:
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
 
-    def _open(self, key: str) -> int:
+    def _open(self, key: str) -> int | None:
+        """The file of a key, if there is one and it is a file of ours."""
         try:
             with _folder(self._root, key) as folder:
                 file = os.open(key[2:], _OLD, dir_fd=folder)
         except OSError as error:
-            if error.errno in _NOT_OURS:
-                raise FileNotFoundError(f"object {key} is no file of ours") from error
+            if error.errno in (errno.ENOENT, *_NOT_OURS):
+                return None
             raise
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            os.close(file)
-            raise FileNotFoundError(f"object {key} is no file of ours")
-        return file
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            return file
+        os.close(file)
+        return None
 
     def _remove(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError), _folder(self._root, key) as folder:
@@ -98,8 +101,6 @@ class Directory:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             await asyncio.wait([running])
-            raise
-        except FileNotFoundError:
             raise
         except OSError as error:
             raise self._meaning(error) from error
@@ -121,6 +122,7 @@ class _Draft:
     def __init__(self, root: Path, key: str) -> None:
         self._root, self._key = root, key
         self._file = -1
+        self._ours = False
 
     def create(self) -> None:
         _make(self._root)
@@ -128,6 +130,7 @@ class _Draft:
             os.mkdir(self._key[:2], 0o700, dir_fd=root)
         with _folder(self._root, self._key) as folder:
             self._file = os.open(self._key[2:], _NEW, 0o600, dir_fd=folder)
+            self._ours = True
 
     def write(self, data: bytes) -> None:
         left = memoryview(data)
@@ -147,8 +150,9 @@ class _Draft:
     def discard(self) -> None:
         if self._file != -1:
             self._close()
-        with contextlib.suppress(OSError), _folder(self._root, self._key) as folder:
-            os.unlink(self._key[2:], dir_fd=folder)
+        if self._ours:
+            with contextlib.suppress(OSError), _folder(self._root, self._key) as folder:
+                os.unlink(self._key[2:], dir_fd=folder)
 
     def _close(self) -> None:
         file, self._file = self._file, -1
@@ -177,11 +181,11 @@ def _opened(root: Path, *, key: str) -> Iterator[int]:
         descriptor = os.open(root, _DIRECTORY)
     except OSError as error:
         if error.errno in _NOT_OURS:
-            raise Fatal(f"{root} is a link or a file; artifacts need a directory of their own") from error
+            raise Unavailable(f"{root} is a link or a file; artifacts need a directory of their own") from error
         raise
     try:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-            raise Fatal(f"{root} can be written by other users; chmod 700 it first")
+            raise Unavailable(f"{root} can be written by other users; chmod 700 it first")
         yield descriptor
     finally:
         os.close(descriptor)

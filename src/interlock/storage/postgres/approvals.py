@@ -20,7 +20,7 @@ async def find(connection: Conn, tenant: str, filter: GateFilter) -> list[Approv
     opened_at, id = filter.before or (None, None)
     status = None if filter.status is None else str(filter.status)
     rows = await connection.fetch(
-        call("find_approvals", 6), tenant, status, filter.job_id, opened_at, id, filter.limit
+        call("find_approvals", 7), tenant, status, filter.job_id, filter.fence, opened_at, id, filter.limit
     )  # fmt: skip
     return [to_approval(row) for row in rows]
 

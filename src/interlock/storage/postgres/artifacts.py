@@ -88,7 +88,8 @@ async def _open(c: Conn, tenant: str, openings: Sequence[Opening], quota: int | 
     async with c.transaction():
         faults = await _faults(c, tenant, {opening.holder for opening in openings})
         used = await c.fetchval(call("artifact_bytes", 2), tenant, False)
-        answers = admit(openings, faults=faults, used=used, quota=quota)
+        there = await _named(c, tenant, [(opening.holder.job_id, opening.name) for opening in openings])
+        answers = admit(openings, faults=faults, there=there, used=used, quota=quota)
         taken = [opening.key for opening, refused in zip(openings, answers, strict=True) if refused is None]
         await c.execute(call("open_objects", 3), tenant, taken, UNFINISHED_KEPT_SECONDS)
         return answers
@@ -103,12 +104,11 @@ async def _show(
         keys = [new.key for new in items if new.key is not None]
         safe = {row[0] for row in await c.fetch(call("safe_objects", 2), tenant, keys)}
         used = await c.fetchval(call("artifact_bytes", 2), tenant, True)
-        places = [new.job_id for new in items], [new.name for new in items]
-        there = await c.fetch(_select("artifacts_named", 3), tenant, *places)
+        there = await _named(c, tenant, [(new.job_id, new.name) for new in items])
         plan = arrange(
             items,
             faults=faults,
-            there=[Artifact(*row) for row in there],
+            there=there,
             safe=safe,
             used=used,
             quota=quota,
@@ -120,6 +120,11 @@ async def _show(
             call("show_artifacts", 15), tenant, *columns, plan.spare, plan.replaced, REPLACED_KEPT_SECONDS, plan.growth
         )
         return plan.answers
+
+
+async def _named(c: Conn, tenant: str, places: Sequence[tuple[str, str]]) -> list[Artifact]:
+    columns = [job_id for job_id, _ in places], [name for _, name in places]
+    return [Artifact(*row) for row in await c.fetch(_select("artifacts_named", 3), tenant, *columns)]
 
 
 async def _faults(c: Conn, tenant: str, holders: set[Holder]) -> dict[Holder, Error]:

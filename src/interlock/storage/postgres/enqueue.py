@@ -131,8 +131,8 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
     faults = [
         _parent_fault(job, parents) or _agent_fault(job, line) for job, line in zip(jobs, batch.lines, strict=True)
     ]
-    rows = zip(jobs, batch.routes, batch.lines, faults, strict=True)
-    good = [(job, route, line) for job, route, line, fault in rows if fault is None]
+    checked = zip(jobs, batch.routes, batch.lines, faults, strict=True)
+    good = [(job, route, line) for job, route, line, fault in checked if fault is None]
     added = await _insert(connection, tenant, good, batch.registry)
     left = [job for job, _, _ in good if job.id not in added]
     left += [

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from interlock.domain.progress import SMALLEST_ID, Event, EventRow, Fed, Level, Place
+from interlock.domain.progress import SMALLEST_ID, EventRow, Fed, Level, Place, Telling
 from interlock.storage.postgres.connection import Conn, call
-
-
-class Telling(Protocol):
-    """A report or a heartbeat."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def worker(self) -> str: ...
-    @property
-    def events(self) -> tuple[Event, ...]: ...
 
 
 async def write(connection: Conn, tenant: str, told: Sequence[Telling]) -> list[tuple[int, ...] | None]:

@@ -95,7 +95,7 @@ async def _mint(connection: Conn, tenant: str, mints: Sequence[Mint]) -> list[Ap
         faults: dict[str, Error] = {}
         for mint in mints:
             gate = gates.get(mint.id)
-            error = NotFound(mint.id, what="approval") if gate is None else refuse_link(gate, now)
+            error = NotFound(mint.id, what="approval") if gate is None else refuse_link(gate, mint.actor, now)
             if error is not None:
                 faults[mint.id] = error
                 continue

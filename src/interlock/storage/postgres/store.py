@@ -15,7 +15,7 @@ from interlock.domain.retry import SECOND
 from interlock.errors import SchemaMismatch
 from interlock.storage import chains
 from interlock.storage.contract import NO_TERMS, Due, Terms, Verdict
-from interlock.storage.postgres import change, claim, enqueue, history, ladder
+from interlock.storage.postgres import change, claim, enqueue, history, ladder, within
 from interlock.storage.postgres.artifacts import ArtifactVerbs
 from interlock.storage.postgres.beats import checkpoint, heartbeat
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
@@ -24,6 +24,7 @@ from interlock.storage.postgres.notify import Bell
 from interlock.storage.postgres.progress import ProgressVerbs
 from interlock.storage.postgres.registry import RegistryVerbs
 from interlock.storage.postgres.tokens import TokenVerbs
+from interlock.storage.postgres.webhooks import PostgresOutbox
 from interlock.storage.signal import Signal
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class PostgresStore(ArtifactVerbs, GateVerbs, ProgressVerbs, RegistryVerbs, Toke
         self._known = enqueue.Known()
         self._bell = Bell(dsn)
         self._told = Signal()
+        self.outbox = PostgresOutbox(self._fetch)
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 8, clock: Callable[[], int] | None = None) -> PostgresStore:
@@ -63,6 +65,11 @@ class PostgresStore(ArtifactVerbs, GateVerbs, ProgressVerbs, RegistryVerbs, Toke
         told = await self._run(lambda c: enqueue.enqueue(c, self._known, tenant, jobs, whole, terms))
         self._bell.ring()
         return told
+
+    async def enqueue_within(
+        self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
+        return await within.enqueue_within(connection, tenant, jobs, terms)
 
     async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
         return await self._run(lambda c: claim.claim(c, tenant, ask), repeatable=ask.claim_id is not None)

@@ -31,7 +31,7 @@ def find(connection: Connection, tenant: str, filter: GateFilter) -> list[Approv
     opened_at, id = filter.before or _NO_PLACE
     facts = {"tenant": tenant, "opened_at": opened_at, "id": id, "limit": filter.limit, "status": filter.status}
     if filter.job_id is not None:
-        rows = connection.rows(_SQL["find_of_job"], facts | {"job_id": filter.job_id})
+        rows = connection.rows(_SQL["find_of_job"], facts | {"job_id": filter.job_id, "fence": filter.fence})
     elif filter.status is GateStatus.OPEN:
         rows = connection.rows(_SQL["find_open"], facts)
     else:

@@ -23,7 +23,8 @@ ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
 
 -- name: find_of_job
 SELECT {columns} FROM approval a INDEXED BY approval_of_grant
-WHERE a.tenant = :tenant AND a.job_id = :job_id AND (a.opened_at, a.id) < (:opened_at, :id) AND (:status IS NULL OR a.status = :status)
+WHERE a.tenant = :tenant AND a.job_id = :job_id AND (:fence IS NULL OR a.fence = :fence) AND (:status IS NULL OR a.status = :status)
+  AND (a.opened_at, a.id) < (:opened_at, :id)
 ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
 
 -- name: of_token

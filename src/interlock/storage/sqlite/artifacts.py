@@ -97,7 +97,8 @@ class ArtifactVerbs(ABC):
 
 def _open(c: Connection, tenant: str, openings: Sequence[Opening], quota: int | None) -> list[Refused | None]:
     faults = _faults(c, tenant, {opening.holder for opening in openings})
-    answers = admit(openings, faults=faults, used=_used(c, tenant), quota=quota)
+    there = _named(c, tenant, [(opening.holder.job_id, opening.name) for opening in openings])
+    answers = admit(openings, faults=faults, there=there, used=_used(c, tenant), quota=quota)
     collect_at = c.now + round(UNFINISHED_KEPT_SECONDS * SECOND)
     taken = [opening.key for opening, refused in zip(openings, answers, strict=True) if refused is None]
     c.db.executemany(_SQL["orphan"], [(tenant, key, collect_at) for key in taken])
@@ -107,12 +108,11 @@ def _open(c: Connection, tenant: str, openings: Sequence[Opening], quota: int | 
 def _show(
     c: Connection, tenant: str, items: Sequence[NewArtifact], quota: int | None, whole: bool
 ) -> list[Artifact | Refused]:
-    places = json.dumps([(new.job_id, new.name) for new in items])
     keys = json.dumps([new.key for new in items if new.key is not None])
     plan = arrange(
         items,
         faults=_faults(c, tenant, {new.holder for new in items}),
-        there=map(Artifact._make, c.rows(_SQL["named"], {"tenant": tenant, "places": places})),
+        there=_named(c, tenant, [(new.job_id, new.name) for new in items]),
         safe={key for (key,) in c.rows(_SQL["safe"], {"tenant": tenant, "keys": keys})},
         used=_used(c, tenant),
         quota=quota,
@@ -149,6 +149,11 @@ def _faults(c: Connection, tenant: str, holders: set[Holder]) -> dict[Holder, Er
             assert isinstance(why, Error)
             faults[holder] = why
     return faults
+
+
+def _named(c: Connection, tenant: str, places: Sequence[tuple[str, str]]) -> list[Artifact]:
+    rows = c.rows(_SQL["named"], {"tenant": tenant, "places": json.dumps(sorted(set(places)))})
+    return [*map(Artifact._make, rows)]
 
 
 def _used(c: Connection, tenant: str) -> int:

@@ -223,4 +223,4 @@ def _tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> 
     db.executemany(_SQL["one_child_less"], [(tenant, parent) for (parent,) in parents])
     woken = {"tenant": tenant, "ids": json.dumps([parent for (parent,) in parents])}
     lines = moves.limited(connection, tenant, [line for (line,) in connection.rows(_SQL["lines_of"], woken)])
-    moves.settle(connection, tenant, [(line, 0) for line in lines])
+    moves.deal(connection, tenant, [(line, 0) for line in lines])

@@ -156,5 +156,5 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
     db.executemany(_SQL["insert_body"], bodies)
     db.executemany(_SQL["insert_history"], history)
     moves.tell(connection, tenant, moved)
-    moves.recount(connection, tenant, overtaken)
+    moves.deal(connection, tenant, [(line, 0) for line in overtaken])
     return int(first)

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from interlock.domain.progress import SMALLEST_ID, Event, EventRow, Fed, Level, Place
+from interlock.domain.progress import SMALLEST_ID, EventRow, Fed, Level, Place, Telling
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
-
-
-class Telling(Protocol):
-    """A report or a heartbeat."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def events(self) -> tuple[Event, ...]: ...
 
 
 def write(connection: Connection, tenant: str, told: Sequence[Telling]) -> list[tuple[int, ...]]:

@@ -88,7 +88,7 @@ def _one_each(connection: Connection, tenant: str, ballots: Sequence[Ballot]) ->
 
 def _mint(connection: Connection, tenant: str, mint: Mint) -> Approval | Refused:
     gate = approvals.by_id(connection, tenant, [mint.id]).get(mint.id)
-    error = NotFound(mint.id, what="approval") if gate is None else refuse_link(gate, connection.now)
+    error = NotFound(mint.id, what="approval") if gate is None else refuse_link(gate, mint.actor, connection.now)
     if error is not None:
         return Refused(error)
     approvals.mint(connection, tenant, mint.id, mint.token_sha256, mint.actor)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.lines import gives_back
 from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.webhooks import announce
 from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "moves.sql")
@@ -43,24 +44,25 @@ def tell(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
     in_lines = [m for m in moves if m.line is not None and m.target != "running"]
     if in_lines:
         _move_up(connection, tenant, in_lines)
+    announce(connection, tenant, moves)
 
 
 def _move_up(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
     strict = limited(connection, tenant, {m.line for m in moves if m.line is not None})
     freed: Counter[int] = Counter({line: 0 for line in strict})
-    edited = set()
+    returned = set()
     for m in moves:
-        if m.line is None or m.line not in strict:
+        if m.line is None or m.line not in strict or m.origin is None:
             continue
-        if m.origin == m.target:
-            edited.add(m.line)
-        elif m.origin is not None:
+        ended = m.target in TERMINAL
+        if m.origin == m.target or not (ended or strict[m.line]):  # it may come before one that has a place
+            returned.add(m.line)
+        if m.origin != m.target:
             freed[m.line] += gives_back(
-                m.origin, ended=m.target in TERMINAL, strict=strict[m.line], blocked=bool(m.blocked),
-                awaited=m.awaiting > 0,
-            )  # fmt: skip
-    settle(connection, tenant, freed.items())
-    recount(connection, tenant, edited)
+                m.origin, ended=ended, strict=strict[m.line], blocked=bool(m.blocked), awaited=m.awaiting > 0
+            )
+    settle(connection, tenant, [(line, n) for line, n in freed.items() if line not in returned])
+    deal(connection, tenant, [(line, freed[line]) for line in returned])
 
 
 def limited(connection: Connection, tenant: str, lines: Iterable[int]) -> dict[int, bool]:
@@ -74,9 +76,9 @@ def settle(connection: Connection, tenant: str, freed: Iterable[tuple[int, int]]
     connection.db.executemany(_SQL["settle"], [(tenant, line, n) for line, n in sorted(freed)])
 
 
-def recount(connection: Connection, tenant: str, lines: Iterable[int]) -> None:
-    """Deal out the places of lines anew, among all that have not started."""
-    connection.db.executemany(_SQL["recount"], [(tenant, line) for line in sorted(lines)])
+def deal(connection: Connection, tenant: str, freed: Iterable[tuple[int, int]]) -> None:
+    """The same, but among all that have not started: one of them may have to come before another that has a place."""
+    connection.db.executemany(_SQL["deal"], [(tenant, line, n) for line, n in sorted(freed)])
 
 
 def join_lines(connection: Connection, tenant: str) -> None:

@@ -8,8 +8,8 @@ WHERE a.max_concurrency IS NOT NULL;
 -- name: settle
 INSERT INTO line_to_settle VALUES (?, ?, ?);
 
--- name: recount
-INSERT INTO line_to_recount VALUES (?, ?);
+-- name: deal
+INSERT INTO line_to_deal VALUES (?, ?, ?);
 
 -- name: due_lines
 SELECT no FROM agent WHERE tenant = :tenant AND next_due <= :now AND next_due IS NOT NULL ORDER BY no;

@@ -15,7 +15,7 @@ from interlock.domain.decide import Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
-from interlock.errors import SchemaMismatch, StorageBroken
+from interlock.errors import Invalid, SchemaMismatch, StorageBroken
 from interlock.storage import chains
 from interlock.storage.contract import NO_TERMS, Due, Terms, Verdict
 from interlock.storage.migrate import migrations, pending
@@ -29,6 +29,7 @@ from interlock.storage.sqlite.progress import ProgressVerbs
 from interlock.storage.sqlite.registry import RegistryVerbs
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.sqlite.tokens import TokenVerbs
+from interlock.storage.sqlite.webhooks import SQLiteOutbox
 from interlock.storage.sqlite.writer import Writer
 from interlock.storage.statements import load
 
@@ -50,6 +51,7 @@ class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, ProgressVerbs, TokenV
         self._routes: dict[str, Routes] = {}
         self._signal = Signal()
         self._told = Signal()
+        self.outbox = SQLiteOutbox(self._write, self._read)
         self._watched_at = 0.0
         self._lookout: asyncio.Task[None] | None = None
         prepare_file(path)
@@ -82,6 +84,11 @@ class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, ProgressVerbs, TokenV
         told = await self._write(lambda c: enqueue.enqueue(c, self._routes_of(tenant), tenant, jobs, whole, terms))
         self._signal.fire()
         return told
+
+    async def enqueue_within(
+        self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
+        raise Invalid("a job can be enqueued inside a transaction of yours on PostgreSQL only")
 
     async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
         return await self._write(lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask))

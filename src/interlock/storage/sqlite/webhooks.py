@@ -30,14 +30,25 @@ _SQL: Final = load("interlock.storage.sqlite", "webhooks.sql")
 _TAGS: Final = Dispatch._fields.index("tags")
 T = TypeVar("T")
 
-Move = tuple[int, str, str | None, str, int]
+
+class Moved(Protocol):
+    """What has to be known of a transition."""
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def origin(self) -> str | None: ...
+
+    @property
+    def target(self) -> str: ...
 
 
-def announce(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
-    """Put what these moves (seq, job id, from, to, version) mean into the outbox, if anybody listens."""
+def announce(connection: Connection, tenant: str, moves: Sequence[Moved]) -> None:
+    """Put what these moves mean into the outbox, if anybody listens; called once they are written, lines and all."""
     ((listeners, own),) = connection.rows(_SQL["anyone_to_tell"], {"tenant": tenant})
     if listeners or own:
-        told = [(tenant, seq, origin, target) for seq, _, origin, target, _ in moves if listeners or target in TERMINAL]
+        told = [(tenant, m.seq, m.origin, m.target) for m in moves if listeners or m.target in TERMINAL]
         connection.db.executemany(_SQL["tell"], told)
 
 
@@ -235,7 +246,7 @@ def _receiver(
         connection.db.execute(_SQL["first_job_secret"], {"tenant": facts["tenant"], "secret": fresh_secret})
         ((secret, previous),) = connection.rows(_SQL["job_secret"], facts)
         return None, url, secret, previous
-    event, at, type = row[3], row[4], row[6]
+    event, at, type = row[4], row[5], row[7]
     found = connection.rows(_SQL["receiver"], facts | {"event": event, "at": at, "type": type})
     if not found:
         return None

@@ -114,7 +114,7 @@ INSERT INTO webhook_pace (tenant, channel, event, type, quiet_until) VALUES (:te
 ON CONFLICT DO UPDATE SET quiet_until = excluded.quiet_until;
 
 -- name: due
-SELECT id, grabs + 1, attempts, event, at, job_id, type, job_status, previous_status, attempt, version, agent_kind, agent_id, tags,
+SELECT id, grabs + 1, channel, attempts, event, at, job_id, type, job_status, previous_status, attempt, version, agent_kind, agent_id, tags,
   approval_id, coalesce(folded, 0), url
 FROM outbox WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :now AND (folded IS NOT NULL OR NOT :folds)
 ORDER BY next_try_at, id LIMIT :want;
@@ -144,7 +144,7 @@ UPDATE outbox SET status = 'dead', next_try_at = NULL, settled_at = :now, last_e
 SELECT channel, subscription_id, event, type, at FROM outbox WHERE tenant = :tenant AND id = :id AND grabs = :grab AND next_try_at IS NOT NULL;
 
 -- name: settle
-UPDATE outbox SET status = :status, attempts = attempts + 1, next_try_at = :next_try_at, last_tried_at = :now,
+UPDATE outbox SET status = :status, attempts = attempts + 1, grabs = grabs + 1, next_try_at = :next_try_at, last_tried_at = :now,
   last_status_code = :status_code, last_error = :error, settled_at = CASE WHEN :next_try_at IS NULL THEN :now END
 WHERE tenant = :tenant AND id = :id;
 

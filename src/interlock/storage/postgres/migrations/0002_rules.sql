@@ -242,6 +242,11 @@ begin
       and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id);
   end if;
   if limited <> '{}' then
+    if entered or parents is not null then  -- one of them may come before another that has a place and does not run
+      perform take_back_places(loose) from (
+        select array_agg(a.no) as loose from agent a
+        where a.tenant = current_tenant() and a.no = any(limited) and not a."strict") x where loose is not null;
+    end if;
     perform settle_lines(limited, freed);
   end if;
   return null;

@@ -145,7 +145,7 @@ end $$;
 -- Hands out due deliveries, up to so many of each channel; they are due again when the lease is over.
 create or replace function interlock.take_deliveries(
   p_tenant text, p_channels text[], p_wants integer[], p_lease double precision, p_fresh_secret text
-) returns table (id uuid, grab integer, attempts integer, event text, at timestamptz, job_id uuid, type text, status interlock.status,
+) returns table (id uuid, grab integer, channel text, attempts integer, event text, at timestamptz, job_id uuid, type text, status interlock.status,
   previous interlock.status, attempt integer, version integer, agent_kind text, agent_id text, tags text[], approval_id text,
   folded integer, subscription_id uuid, url text, secret text, previous_secret text) language plpgsql as $$
 declare
@@ -189,7 +189,7 @@ begin
       end if;
       update interlock.outbox o set grabs = o.grabs + 1, next_try_at = t + p_lease * interval '1 second', subscription_id = receiver.id
       where o.tenant = p_tenant and o.id = due.id;
-      return query select due.id, due.grabs + 1, due.attempts, due.event, due.at, due.job_id, due.type, due.job_status,
+      return query select due.id, due.grabs + 1, due.channel, due.attempts, due.event, due.at, due.job_id, due.type, due.job_status,
         due.previous_status, due.attempt, due.version, due.agent_kind, due.agent_id, due.tags, due.approval_id, coalesce(due.folded, 0),
         receiver.id, receiver.url, receiver.secret, receiver.previous_secret;
     end loop;
@@ -238,7 +238,7 @@ begin
       delay := 0;
     end if;
   end if;
-  update interlock.outbox o set status = new_status, attempts = o.attempts + 1, next_try_at = t + delay * interval '1 second',
+  update interlock.outbox o set status = new_status, attempts = o.attempts + 1, grabs = o.grabs + 1, next_try_at = t + delay * interval '1 second',
     last_tried_at = t, last_status_code = p_code, last_error = p_error, settled_at = case when delay is null then t end
   where o.tenant = p_tenant and o.id = p_id;
   if p_ends and not exists (select from interlock.subscription s

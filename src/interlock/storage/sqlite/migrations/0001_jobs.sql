@@ -135,7 +135,7 @@ CREATE INDEX job_ready_base ON job (tenant, base, run_at, seq)
   WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND route <> base;
 -- Jobs without a place in the line of their agent, and all unfinished jobs of each agent.
 CREATE INDEX job_line ON job (tenant, line, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
-CREATE INDEX job_of_agent ON job (tenant, line) WHERE line IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX job_of_agent ON job (tenant, line, blocked) WHERE line IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_deadline ON job (tenant, deadline)
   WHERE deadline IS NOT NULL AND status IN ('queued', 'retry', 'waiting_for_approval');
 CREATE INDEX job_lease ON job (tenant, lease_expires_at) WHERE status = 'running';

@@ -18,8 +18,19 @@ BEGIN
   WHERE tenant = NEW.tenant AND no = NEW.line;
 END;
 
--- To count the places of a line anew is to insert it here: after an edit, a new limit, or a change by direct SQL. Jobs that
--- have not started (where the agent is not strict: that do not run) lose their place, and the line is dealt out again.
+-- To deal out a line again is to insert it here: when a job may come before one that has a place already. Jobs that have not
+-- started (where the agent is not strict: that do not run) give theirs back.
+CREATE VIEW line_to_deal AS SELECT tenant, no AS line, 0 AS freed FROM agent WHERE 0;
+CREATE TRIGGER deal_line INSTEAD OF INSERT ON line_to_deal
+BEGIN
+  UPDATE job SET blocked = 1 WHERE tenant = NEW.tenant AND line = NEW.line AND line IS NOT NULL AND blocked = 0 AND finished_at IS NULL
+    AND (status = 'queued' OR status = 'retry') AND awaiting = 0
+    AND EXISTS (SELECT 1 FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line AND a.max_concurrency IS NOT NULL
+      AND NOT (a.strict AND job.started_at IS NOT NULL));
+  INSERT INTO line_to_settle VALUES (NEW.tenant, NEW.line, NEW.freed + changes());
+END;
+
+-- To count the places of a line anew is to insert it here: after a new limit, or a change by direct SQL.
 CREATE VIEW line_to_recount AS SELECT tenant, no AS line FROM agent WHERE 0;
 CREATE TRIGGER recount_line INSTEAD OF INSERT ON line_to_recount
 BEGIN

@@ -1,0 +1,209 @@
+"""Approvals: gates that jobs open, and the people who decide about them; a GET never decides."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from interlock import wire
+from interlock.api import auth, shapes
+from interlock.api.native import shown
+from interlock.api.native.grants import BODY_WITH_CHECKPOINT, CheckpointPart, Held
+from interlock.api.native.holding import as_holder
+from interlock.api.native.pages import Page, page, place
+from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
+from interlock.domain.approval import (
+    DEFAULT_EXPIRY_SECONDS,
+    Approval,
+    Decision,
+    GateFilter,
+    GateStatus,
+    OnDeny,
+    OpenGate,
+)
+from interlock.engine import shown as gates
+from interlock.engine.gates import Opened
+from interlock.errors import NotFound
+
+routes = Routes()
+
+
+class OpenRequest(Held, frozen=True, kw_only=True):
+    """What people are asked before a job goes on."""
+
+    prompt: str
+    details: msgspec.Raw = ABSENT
+    risk: str | None = None
+    schema: msgspec.Raw = ABSENT
+    required: Annotated[int, Meta(ge=1)] = 1
+    on_deny: OnDeny = OnDeny.FAIL
+    expires_in_seconds: float = DEFAULT_EXPIRY_SECONDS
+    checkpoint: CheckpointPart | None = None
+
+
+class DecideRequest(Request, frozen=True, kw_only=True):
+    """A decision; with the digest that was shown, it holds for that very question only."""
+
+    decision: Decision
+    comment: str | None = None
+    data: msgspec.Raw = ABSENT
+    digest: str | None = None
+
+
+class DecideByToken(DecideRequest, frozen=True, kw_only=True):
+    """A decision by whoever holds the link."""
+
+    token: str
+
+
+class ApprovalQuery(Page, frozen=True, kw_only=True):
+    """Which approvals a list shows."""
+
+    status: GateStatus | None = None
+    job: str | None = None
+
+
+class ApprovalShape(shapes.Shape, frozen=True, kw_only=True):
+    """A gate and what became of it."""
+
+    id: str
+    job_id: str
+    status: GateStatus
+    prompt: str
+    details: Any
+    risk: str | None
+    digest: str
+    schema: Any
+    required: int
+    on_deny: OnDeny
+    votes: list[dict[str, Any]]
+    data: Any
+    comment: str | None
+    opened_by: str
+    opened_at: datetime
+    expires_at: datetime
+    closed_by: str | None
+    closed_at: datetime | None
+
+
+class ApprovalPage(shapes.Shape, frozen=True, kw_only=True):
+    """Approvals, newest first."""
+
+    items: list[ApprovalShape]
+    next_cursor: str | None
+
+
+class OpenedShape(shapes.Shape, frozen=True, kw_only=True):
+    """What opening a gate did; a cancel request beats it, and then there is none."""
+
+    approval: ApprovalShape | None
+    receipt: shapes.Receipt
+
+
+class LinkShape(shapes.Shape, frozen=True, kw_only=True):
+    """A link token, the only time it is shown."""
+
+    token: str
+    approval: ApprovalShape
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/approvals", roles=["work"], body=OpenRequest, mends=True,
+    largest_body=BODY_WITH_CHECKPOINT, answers={201: OpenedShape, 200: OpenedShape},
+)  # fmt: skip
+async def open_approval(call: Call[OpenRequest, Nothing]) -> Answer:
+    """Let a job wait for a decision, and give up its lease."""
+
+    async def act(job_id: str, worker: str) -> Opened:
+        return await call.engine.gates.open(call.who, _order(call, job_id, worker))
+
+    opened = await as_holder(call, call.body, act)
+    approval = None if opened.approval is None else gates.approval(opened.approval)
+    said: dict[str, Any] = {"approval": approval, "receipt": shown.receipt(opened.receipt)}
+    if opened.token is not None:
+        said["token"] = opened.token
+    return answer(said, 200 if approval is None else 201)
+
+
+@routes.add("GET", "/v1/approvals", roles=["read", "approve"], query=ApprovalQuery, answers={200: ApprovalPage})
+async def list_approvals(call: Call[None, ApprovalQuery]) -> Answer:
+    """List approvals, newest first."""
+    at = place(call, "approvals")
+    before = None if at is None else (int(at[0]), str(at[1]))
+    job_id = None if call.query.job is None else wire.job_id(call.query.job, "job")
+    filter = GateFilter(status=call.query.status, job_id=job_id, before=before, limit=call.query.limit)
+    found = await call.engine.gates.list(call.who.tenant, filter)
+    end: list[int | str] = [found[-1].opened_at, found[-1].id] if found else []
+    return page(call, "approvals", [gates.approval(one) for one in found], more=len(found) == call.query.limit, end=end)
+
+
+@routes.add("GET", "/v1/approvals/{approval_id}", roles=["read", "approve"], answers={200: ApprovalShape})
+async def get_approval(call: Call[None, Nothing]) -> Answer:
+    """Show an approval; looking at it decides nothing."""
+    return answer(gates.approval(await call.engine.gates.get(call.who.tenant, call.path["approval_id"])))
+
+
+@routes.add(
+    "POST", "/v1/approvals/{approval_id}/token", roles=["approve"], body=Nothing, body_optional=True,
+    answers={201: LinkShape},
+)  # fmt: skip
+async def mint_link(call: Call[Nothing, Nothing]) -> Answer:
+    """Make a link token for a person without a credential; the one before is void."""
+    minted = await call.engine.gates.mint(call.who, call.path["approval_id"])
+    return answer({"token": minted.token, "approval": gates.approval(minted.approval)}, 201)
+
+
+@routes.add(
+    "POST", "/v1/approvals/{approval_id}/decide", roles=["approve"], body=DecideRequest, answers={200: ApprovalShape}
+)  # fmt: skip
+async def decide(call: Call[DecideRequest, Nothing]) -> Answer:
+    """Vote; the same vote again answers the same."""
+    body = call.body
+    found = await call.engine.gates.decide(
+        call.who, call.path["approval_id"], body.decision, comment=body.comment, data=shown.kept(body.data),
+        digest=body.digest,
+    )  # fmt: skip
+    return answer(gates.approval(found))
+
+
+@routes.add(
+    "POST", "/v1/approvals/decide", needs_credential=False, body=DecideByToken, answers={200: ApprovalShape}
+)  # fmt: skip
+async def decide_by_link(call: Call[DecideByToken, Nothing]) -> Answer:
+    """Decide as the bearer of a link token, without any other credential."""
+    body = call.body
+    who = None
+    if call.headers.get("authorization") is not None:
+        who = await auth.authenticate(call.service, call.headers)
+    call.service.wrong_links.check(call.peer)
+    try:
+        found: Approval = await call.engine.gates.decide_by_token(
+            body.token, body.decision, comment=body.comment, data=shown.kept(body.data), digest=body.digest, who=who
+        )
+    except NotFound:
+        call.service.wrong_links.take(call.peer)
+        raise
+    return answer(gates.approval(found))
+
+
+def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGate:
+    body, part = call.body, call.body.checkpoint
+    schema = shown.kept(body.schema)
+    return OpenGate(
+        id=job_id,
+        fence=body.fence,
+        worker=worker,
+        gate_id="",
+        prompt=body.prompt,
+        details=shown.kept(body.details),
+        risk=body.risk,
+        schema=None if schema == "null" else schema,
+        required=body.required,
+        on_deny=body.on_deny,
+        expires_in_seconds=body.expires_in_seconds,
+        checkpoint=None if part is None else part.of(job_id, body.fence, worker, sanitized=call.sanitized),
+        sanitized=call.sanitized,
+    )

@@ -1,0 +1,107 @@
+"""Artifacts: files streamed in by the holder of a job, listed and read by those who may see it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+from interlock.api import auth, shapes
+from interlock.api.body import declared_length, pieces_of
+from interlock.api.native import shown
+from interlock.api.native.holding import as_holder
+from interlock.api.native.pages import Page, page, place
+from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.waiting import upload_in_time
+from interlock.domain.artifact import Artifact, Holder
+from interlock.engine.artifacts import Download
+
+routes = Routes()
+
+
+class Upload(Request, frozen=True, kw_only=True):
+    """Under which name a file is kept."""
+
+    name: str
+    worker: str | None = None
+    sha256: str | None = None
+
+
+class _Fenced(Request, frozen=True, kw_only=True):
+    fence: int
+    worker: str | None = None
+
+
+@routes.add(
+    "PUT", "/v1/jobs/{job_id}/artifacts", roles=["work"], query=Upload, raw_body=True,
+    headers=["Interlock-Fence"], answers={200: shapes.Artifact},
+)  # fmt: skip
+async def put_artifact(call: Call[None, Upload]) -> Answer:
+    """Stream a file in; the same name replaces what was there, and nothing is seen before the last byte is safe."""
+    grant = _Fenced(fence=call.headers.fence(), worker=call.query.worker)
+    pieces: AsyncIterator[bytes] = upload_in_time(call, pieces_of(call.receive))
+
+    async def act(job_id: str, worker: str) -> Artifact:
+        return await call.engine.artifacts.put(
+            call.who.tenant,
+            Holder(job_id, grant.fence, worker),
+            call.query.name,
+            pieces,
+            content_type=call.headers.get("content-type"),
+            size=declared_length(call.headers),
+            sha256=call.query.sha256,
+        )
+
+    return answer(shown.artifact(await as_holder(call, grant, act)))
+
+
+@routes.add(
+    "GET", "/v1/jobs/{job_id}/artifacts", roles=["read"], on_condition=["work"], query=Page,
+    answers={200: shapes.ArtifactPage},
+)  # fmt: skip
+async def list_artifacts(call: Call[None, Page]) -> Answer:
+    """List the artifacts of a job, newest first."""
+    job = await auth.readable(call)
+    at = place(call, f"artifacts {job.id}")
+    before = None if at is None else (int(at[0]), str(at[1]))
+    found = await call.engine.artifacts.list(call.who.tenant, job.id, before=before, limit=call.query.limit)
+    end: list[int | str] = [found[-1].created_at, found[-1].id] if found else []
+    return page(
+        call,
+        f"artifacts {job.id}",
+        [shown.artifact(one) for one in found],
+        more=len(found) == call.query.limit,
+        end=end,
+    )
+
+
+@routes.add(
+    "GET", "/v1/jobs/{job_id}/artifacts/{artifact_id}", roles=["read"], on_condition=["work"],
+    headers=["Range"], answers={200: None, 206: None}, produces="application/octet-stream",
+)  # fmt: skip
+async def get_artifact(call: Call[None, Nothing]) -> Answer:
+    """Read a file, or one range of it. It is offered as a download, never shown."""
+    job = await auth.readable(call)
+    wanted = call.headers.get("range")
+    download = await call.engine.artifacts.read(call.who.tenant, job.id, call.path["artifact_id"], wanted=wanted)
+    return Answer(
+        200 if wanted is None else 206,
+        media_type=download.artifact.content_type or "application/octet-stream",
+        headers=_headers(download, partial=wanted is not None),
+        stream=download.chunks,
+    )
+
+
+def _headers(download: Download, *, partial: bool) -> dict[str, Any]:
+    found = download.artifact
+    headers = {
+        "content-length": str(download.end - download.start),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
+        "accept-ranges": "bytes",
+        "content-security-policy": "sandbox; default-src 'none'",
+    }
+    if found.sha256 is not None:
+        headers["etag"] = f'"{found.sha256.hex()}"'
+    if partial:
+        headers["content-range"] = f"bytes {download.start}-{download.end - 1}/{found.size}"
+    return headers

@@ -1,0 +1,206 @@
+"""Registries: what is known beforehand of types and agents."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from interlock import wire
+from interlock.api import shapes
+from interlock.api.native import shown
+from interlock.api.native.pages import Page, page, place
+from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
+from interlock.domain.registry import Agent, Defaults, JobType
+
+routes = Routes()
+
+
+class BackoffPart(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """How long to wait before the next try."""
+
+    kind: str | None = None
+    base_seconds: float | None = None
+    max_seconds: float | None = None
+    multiplier: float | None = None
+
+
+class DefaultsPart(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job gets where it says nothing itself."""
+
+    max_attempts: int | None = None
+    backoff: BackoffPart | None = None
+    lease_seconds: float | None = None
+    timeout_seconds: float | None = None
+    priority: int | None = None
+
+
+class TypeRequest(Request, frozen=True, kw_only=True):
+    """A type: the JSON Schema of its payloads, what its workers must be able to do, and defaults."""
+
+    schema: msgspec.Raw = ABSENT
+    requires: tuple[str, ...] = ()
+    defaults: DefaultsPart | None = None
+
+
+class AgentRequest(Request, frozen=True, kw_only=True):
+    """An agent: how many of its jobs run at once, whether a started job keeps its place, and defaults."""
+
+    max_concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    strict: bool = True
+    backoff: BackoffPart | None = None
+    defaults: DefaultsPart | None = None
+
+
+class TypeShape(shapes.Shape, frozen=True, kw_only=True):
+    """A registered type."""
+
+    name: str
+    schema: Any
+    requires: list[str]
+    defaults: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+class TypePage(shapes.Shape, frozen=True, kw_only=True):
+    """Types, by name."""
+
+    items: list[TypeShape]
+    next_cursor: str | None
+
+
+class AgentShape(shapes.Shape, frozen=True, kw_only=True):
+    """An agent."""
+
+    kind: str
+    id: str
+    max_concurrency: int | None
+    strict: bool
+    backoff: Any
+    defaults: dict[str, Any]
+    implicit: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+class AgentPage(shapes.Shape, frozen=True, kw_only=True):
+    """Agents, by kind and id."""
+
+    items: list[AgentShape]
+    next_cursor: str | None
+
+
+@routes.add("PUT", "/v1/types/{name}", roles=["admin"], body=TypeRequest, answers={200: TypeShape})
+async def put_type(call: Call[TypeRequest, Nothing]) -> Answer:
+    """Register a type or change it; payloads are checked against its schema from now on."""
+    schema = shown.kept(call.body.schema)
+    made = await call.engine.registry.set_type(
+        call.who,
+        call.path["name"],
+        schema=None if schema == "null" else schema,
+        requires=call.body.requires,
+        defaults=_said(call.body.defaults),
+    )
+    return answer(_type(made))
+
+
+@routes.add("GET", "/v1/types", roles=["read"], query=Page, answers={200: TypePage})
+async def list_types(call: Call[None, Page]) -> Answer:
+    """List registered types, by name."""
+    at = place(call, "types")
+    found = sorted(await call.engine.registry.types(call.who.tenant))
+    rest = [one for one in found if at is None or one.name > str(at[0])]
+    some = rest[: call.query.limit]
+    return page(
+        call, "types", [_type(one) for one in some], more=len(rest) > len(some), end=[one.name for one in some[-1:]]
+    )
+
+
+@routes.add("GET", "/v1/types/{name}", roles=["read"], answers={200: TypeShape})
+async def get_type(call: Call[None, Nothing]) -> Answer:
+    """Show a registered type."""
+    return answer(_type(await call.engine.registry.type(call.who.tenant, call.path["name"])))
+
+
+@routes.add("DELETE", "/v1/types/{name}", roles=["admin"], answers={204: None})
+async def delete_type(call: Call[None, Nothing]) -> Answer:
+    """Forget a type; its jobs stay."""
+    await call.engine.registry.delete_type(call.who, call.path["name"])
+    return Answer(204, media_type="")
+
+
+@routes.add("PUT", "/v1/agents/{kind}/{id}", roles=["admin"], body=AgentRequest, answers={200: AgentShape})
+async def put_agent(call: Call[AgentRequest, Nothing]) -> Answer:
+    """Register an agent or change it; a higher limit acts at once, a lower one as its jobs end."""
+    body = call.body
+    made = await call.engine.registry.set_agent(
+        call.who,
+        call.path["kind"],
+        call.path["id"],
+        max_concurrency=body.max_concurrency,
+        strict=body.strict,
+        backoff=None if body.backoff is None else msgspec.to_builtins(body.backoff),
+        defaults=_said(body.defaults),
+    )
+    return answer(_agent(made))
+
+
+@routes.add("GET", "/v1/agents", roles=["read"], query=Page, answers={200: AgentPage})
+async def list_agents(call: Call[None, Page]) -> Answer:
+    """List agents, by kind and id."""
+    at = place(call, "agents")
+    after = ("", "") if at is None else (str(at[0]), str(at[1]))
+    found = await call.engine.registry.agents(call.who.tenant, after=after, limit=call.query.limit)
+    end: list[int | str] = [found[-1].kind, found[-1].id] if found else []
+    return page(call, "agents", [_agent(one) for one in found], more=len(found) == call.query.limit, end=end)
+
+
+@routes.add("GET", "/v1/agents/{kind}/{id}", roles=["read"], answers={200: AgentShape})
+async def get_agent(call: Call[None, Nothing]) -> Answer:
+    """Show an agent."""
+    return answer(_agent(await call.engine.registry.agent(call.who.tenant, call.path["kind"], call.path["id"])))
+
+
+@routes.add("DELETE", "/v1/agents/{kind}/{id}", roles=["admin"], answers={204: None})
+async def delete_agent(call: Call[None, Nothing]) -> Answer:
+    """Forget an agent that has no unfinished jobs."""
+    await call.engine.registry.delete_agent(call.who, call.path["kind"], call.path["id"])
+    return Answer(204, media_type="")
+
+
+def _said(defaults: DefaultsPart | None) -> dict[str, Any] | None:
+    return None if defaults is None else msgspec.to_builtins(defaults)
+
+
+def _defaults(found: Defaults) -> dict[str, Any]:
+    return {name: value for name, value in found._asdict().items() if value is not None} | (
+        {} if found.backoff is None else {"backoff": shown.raw(found.backoff)}
+    )
+
+
+def _type(found: JobType) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "schema": shown.raw(found.schema),
+        "requires": found.requires,
+        "defaults": _defaults(found.defaults),
+        "created_at": wire.when(found.created_at),
+        "updated_at": wire.when(found.updated_at),
+    }
+
+
+def _agent(found: Agent) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "id": found.id,
+        "max_concurrency": found.max_concurrency,
+        "strict": found.strict,
+        "backoff": shown.raw(found.defaults.backoff),
+        "defaults": _defaults(found.defaults),
+        "implicit": found.implicit,
+        "created_at": wire.when(found.created_at),
+        "updated_at": wire.when(found.updated_at),
+    }

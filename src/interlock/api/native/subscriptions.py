@@ -1,0 +1,173 @@
+"""Subscriptions: who is told of what, and what became of telling them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from interlock.api import shapes
+from interlock.api.native.pages import Page, page, place
+from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.domain.webhook import DeliveryFilter, DeliveryStatus, Mode
+from interlock.engine.webhooks import SubscriptionRequest, delivery_to_dict, subscription_to_dict
+
+routes = Routes()
+
+
+class RenewRequest(Request, frozen=True, kw_only=True):
+    """For how long; absent means without end."""
+
+    expires_in_seconds: float | None = None
+
+
+class DeliveryQuery(Page, frozen=True, kw_only=True):
+    """Which deliveries a list shows."""
+
+    status: DeliveryStatus | None = None
+
+
+class SubscriptionShape(shapes.Shape, frozen=True, kw_only=True):
+    """A webhook listener, without its secret."""
+
+    id: str
+    url: str
+    events: list[str]
+    types: list[str] | None
+    mode: Mode
+    group_id: str | None
+    min_interval_seconds: float
+    expires_at: datetime | None
+    active: bool
+    created_at: datetime
+
+
+class NewSubscription(SubscriptionShape, frozen=True, kw_only=True):
+    """A webhook listener with its secret, the only time it is shown; null for a replay."""
+
+    secret: str | None
+
+
+class SubscriptionPage(shapes.Shape, frozen=True, kw_only=True):
+    """Subscriptions, newest first."""
+
+    items: list[SubscriptionShape]
+    next_cursor: str | None
+
+
+class Secret(shapes.Shape, frozen=True, kw_only=True):
+    """A new secret, the only time it is shown."""
+
+    secret: str
+
+
+class DeliveryShape(shapes.Shape, frozen=True, kw_only=True):
+    """One event on its way to one receiver."""
+
+    id: str
+    event: str
+    job_id: str
+    subscription_id: str | None
+    status: DeliveryStatus
+    attempts: int
+    created_at: datetime
+    next_try_at: datetime | None
+    last_status_code: int | None
+    last_error: str | None
+
+
+class DeliveryPage(shapes.Shape, frozen=True, kw_only=True):
+    """Deliveries, newest first."""
+
+    items: list[DeliveryShape]
+    next_cursor: str | None
+
+
+@routes.add(
+    "POST", "/v1/subscriptions", roles=["operate"], body=SubscriptionRequest, headers=["Idempotency-Key"],
+    answers={201: NewSubscription, 200: NewSubscription},
+)  # fmt: skip
+async def subscribe(call: Call[SubscriptionRequest, Nothing]) -> Answer:
+    """Listen to events; the secret that signs them is in this answer and nowhere else."""
+    request = msgspec.structs.replace(call.body, key=call.headers.idempotency_key(call.body.key))
+    made = await call.engine.webhooks.subscribe(call.who, request)
+    now = await call.engine.reads.now()
+    said = subscription_to_dict(made.subscription, now=now) | {"secret": made.secret}
+    if made.replayed:
+        return answer(said, 200, headers={"idempotent-replay": "true"})
+    return answer(said, 201, headers={"location": f"/v1/subscriptions/{made.subscription.id}"})
+
+
+@routes.add("GET", "/v1/subscriptions", roles=["operate"], query=Page, answers={200: SubscriptionPage})
+async def list_subscriptions(call: Call[None, Page]) -> Answer:
+    """List subscriptions, newest first, without their secrets."""
+    at = place(call, "subscriptions")
+    before = None if at is None else str(at[0])
+    found = await call.engine.webhooks.subscriptions(call.who, before=before, limit=call.query.limit)
+    now = await call.engine.reads.now()
+    items = [subscription_to_dict(one, now=now) for one in found]
+    end: list[int | str] = [one.id for one in found[-1:]]
+    return page(call, "subscriptions", items, more=len(found) == call.query.limit, end=end)
+
+
+@routes.add("GET", "/v1/subscriptions/{subscription_id}", roles=["operate"], answers={200: SubscriptionShape})
+async def get_subscription(call: Call[None, Nothing]) -> Answer:
+    """Show a subscription, without its secret."""
+    found = await call.engine.webhooks.subscription(call.who, call.path["subscription_id"])
+    return answer(subscription_to_dict(found, now=await call.engine.reads.now()))
+
+
+@routes.add("DELETE", "/v1/subscriptions/{subscription_id}", roles=["operate"], answers={204: None})
+async def unsubscribe(call: Call[None, Nothing]) -> Answer:
+    """Listen no more."""
+    await call.engine.webhooks.unsubscribe(call.who, call.path["subscription_id"])
+    return Answer(204, media_type="")
+
+
+@routes.add(
+    "POST", "/v1/subscriptions/{subscription_id}/renew", roles=["operate"], body=RenewRequest, body_optional=True,
+    answers={200: SubscriptionShape},
+)  # fmt: skip
+async def renew_subscription(call: Call[RenewRequest, Nothing]) -> Answer:
+    """Go on listening, also after it had ended."""
+    found = await call.engine.webhooks.renew(
+        call.who, call.path["subscription_id"], expires_in_seconds=call.body.expires_in_seconds
+    )
+    return answer(subscription_to_dict(found, now=await call.engine.reads.now()))
+
+
+@routes.add(
+    "POST", "/v1/subscriptions/{subscription_id}/rotate", roles=["operate"], body=Nothing, body_optional=True,
+    answers={200: Secret},
+)  # fmt: skip
+async def rotate_secret(call: Call[Nothing, Nothing]) -> Answer:
+    """Make a new secret; for a day the old one signs too."""
+    return answer({"secret": await call.engine.webhooks.rotate(call.who, call.path["subscription_id"])})
+
+
+@routes.add(
+    "GET", "/v1/subscriptions/{subscription_id}/deliveries", roles=["operate"], query=DeliveryQuery,
+    answers={200: DeliveryPage},
+)  # fmt: skip
+async def list_deliveries(call: Call[None, DeliveryQuery]) -> Answer:
+    """List what was sent to a subscription, newest first."""
+    id = call.path["subscription_id"]
+    at = place(call, f"deliveries {id}")
+    filter = DeliveryFilter(
+        subscription_id=id, status=call.query.status, before=None if at is None else str(at[0]), limit=call.query.limit
+    )
+    found = await call.engine.webhooks.deliveries(call.who, filter)
+    end: list[int | str] = [one.id for one in found[-1:]]
+    return page(
+        call, f"deliveries {id}", [delivery_to_dict(one) for one in found], more=len(found) == call.query.limit, end=end
+    )
+
+
+@routes.add(
+    "POST", "/v1/subscriptions/{subscription_id}/deliveries/{delivery_id}/redeliver", roles=["operate"], body=Nothing,
+    body_optional=True, answers={200: DeliveryShape},
+)  # fmt: skip
+async def redeliver(call: Call[Nothing, Nothing]) -> Answer:
+    """Send a delivery again, with the same id and body."""
+    await call.engine.webhooks.subscription(call.who, call.path["subscription_id"])
+    return answer(delivery_to_dict(await call.engine.webhooks.redeliver(call.who, call.path["delivery_id"])))

@@ -1,0 +1,114 @@
+"""`interlock approvals`: list, show, approve, deny."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from interlock import wire
+from interlock.cli import output
+from interlock.cli.session import Common, run
+from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
+from interlock.domain.principal import Principal
+from interlock.engine import shown
+from interlock.engine.engine import Engine
+
+app = App(name="approvals", help="See what jobs ask of people, and answer.")
+NOTHING = Common()
+
+Comment = Annotated[str | None, Parameter(help="why; told to the job and kept in its history")]
+Digest = Annotated[str | None, Parameter(help="what was looked at: refused if the gate asks something else")]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    status: Annotated[GateStatus | None, Parameter(help="open ones if not said otherwise")] = None,
+    everything: Annotated[bool, Parameter(name="--all", negative=(), help="whatever their status")] = False,
+    job: Annotated[str | None, Parameter(help="only those of this job")] = None,
+    limit: Annotated[int, Parameter(help="1 to 200")] = 50,
+    before: Annotated[str | None, Parameter(help="only those older than this one, to page on")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """List gates, newest first."""
+
+    async def command(engine: Engine, who: Principal) -> list[Approval]:
+        last = None if before is None else await engine.gates.get(who.tenant, before)
+        filter = GateFilter(
+            status=None if everything else status or GateStatus.OPEN,
+            job_id=None if job is None else wire.job_id(job, "job"),
+            before=None if last is None else (last.opened_at, last.id),
+            limit=limit,
+        )
+        return await engine.gates.list(who.tenant, filter)
+
+    found = run(common, command)
+    if common.json:
+        output.as_json({"items": [shown.approval(gate) for gate in found]})
+    elif not found:
+        output.say("no approvals")
+    else:
+        output.table(
+            ("id", "job", "status", "votes", "risk", "expires", "prompt"),
+            (
+                (g.id, g.job_id, g.status, f"{_in_favour(g)}/{g.required}", g.risk, wire.when(g.expires_at)[:19] + "Z",
+                 g.prompt[:80])
+                for g in found
+            ),
+        )  # fmt: skip
+
+
+@app.command
+def show(approval_id: str, *, common: Common = NOTHING) -> None:
+    """Show one gate: what is asked, about what, and who has voted."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[Approval, str | None]:
+        gate = await engine.gates.get(who.tenant, approval_id)
+        return gate, (await engine.reads.job(who.tenant, gate.job_id)).payload
+
+    gate, payload = run(common, command)
+    facts = shown.approval(gate)
+    if common.json:
+        output.as_json(facts)
+    else:
+        output.facts(facts | {"payload": payload})
+
+
+@app.command
+def approve(
+    approval_id: str,
+    *,
+    comment: Comment = None,
+    data: Annotated[str | None, Parameter(help="JSON that fits the schema of the gate")] = None,
+    digest: Digest = None,
+    common: Common = NOTHING,
+) -> None:
+    """Let the job go on."""
+    _decide(common, approval_id, Decision.APPROVE, comment, data, digest)
+
+
+@app.command
+def deny(approval_id: str, *, comment: Comment = None, digest: Digest = None, common: Common = NOTHING) -> None:
+    """Refuse: the job fails, or goes on and knows."""
+    _decide(common, approval_id, Decision.DENY, comment, None, digest)
+
+
+def _decide(
+    common: Common, approval_id: str, decision: Decision, comment: str | None, data: str | None, digest: str | None
+) -> None:
+    async def command(engine: Engine, who: Principal) -> Approval:
+        kept = None if data is None else data.encode("utf-8", "surrogateescape")
+        return await engine.gates.decide(who, approval_id, decision, comment=comment, data=kept, digest=digest)
+
+    gate = run(common, command)
+    if common.json:
+        output.as_json(shown.approval(gate))
+    elif gate.status is GateStatus.OPEN:
+        output.say(f"counted: {_in_favour(gate)} of {gate.required} votes")
+    else:
+        output.say(str(gate.status))
+
+
+def _in_favour(gate: Approval) -> int:
+    return sum(vote.decision is Decision.APPROVE for vote in gate.votes)

@@ -1,0 +1,112 @@
+"""`interlock serve`: the HTTP service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from interlock import assemble, config
+from interlock.api import logs
+from interlock.api.app import create_app
+from interlock.api.options import Options
+from interlock.api.server import Server, check_address, listen, url_of
+from interlock.cli import output
+from interlock.cli.session import Common, guard
+from interlock.config import Settings
+from interlock.errors import Invalid, Unavailable
+
+app = App(name="serve")
+NOTHING = Common()
+
+
+@app.default
+def serve(
+    *,
+    host: Annotated[str | None, Parameter(help="address to listen on (INTERLOCK_HOST)")] = None,
+    port: Annotated[int | None, Parameter(help="port to listen on; 0 for a free one (INTERLOCK_PORT)")] = None,
+    auth: Annotated[str | None, Parameter(help="off, or tokens, jwt, or both between commas (INTERLOCK_AUTH)")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Serve the HTTP API until SIGTERM or SIGINT; requests under way are answered first."""
+    flags = {"database": common.database, "tenant": common.tenant, "host": host, "port": port, "auth": auth}
+
+    async def run() -> None:
+        settings = config.load(flags)
+        check_address(settings.host, auth=bool(settings.auth))
+        with only_server_of(settings.database):
+            await _serve(settings)
+
+    guard(common, run, loop_factory=_loop_factory())
+
+
+async def _serve(settings: Settings) -> None:
+    logs.configure()
+    trust = assemble.trust(settings, _fetch)
+    async with assemble.open_engine(
+        settings.database,
+        artifacts=settings.artifacts,
+        artifact_bytes=settings.artifact_bytes,
+        artifact_quota_bytes=settings.artifact_quota_bytes,
+        trust=trust,
+    ) as engine:
+        engine.upkeep.start()
+        service = create_app(engine, options(settings))
+        with listen(settings.host, settings.port) as listening:
+            server = Server(service, listening)
+            _say_where(url_of(listening), settings)
+            await server.serve()
+
+
+def options(settings: Settings) -> Options:
+    """What the settings mean for the service."""
+    return Options(
+        auth=bool(settings.auth),
+        tenant=settings.tenant,
+        hosts=settings.hosts,
+        # The same for every server of one database, and known to nobody who does not know how to reach it.
+        cursor_key=hashlib.sha256(b"interlock cursors\n" + settings.database.encode()).digest(),
+        rate_per_second=settings.rate_per_second,
+        rate_burst=settings.rate_burst,
+    )
+
+
+@contextlib.contextmanager
+def only_server_of(database: str) -> Iterator[None]:
+    """Keep a second server away from a SQLite file: each would answer from a clock and a queue of its own."""
+    if not database.startswith(assemble.SQLITE) or database.endswith(":memory:"):
+        yield
+        return
+    import fcntl
+
+    path = Path(database.removeprefix(assemble.SQLITE) + ".serving")
+    with path.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Invalid("another process serves this database already", pointer="/database") from None
+        yield
+
+
+def _say_where(url: str, settings: Settings) -> None:
+    open_to_all = "" if settings.auth else " without auth: whoever is on this machine may do everything"
+    output.say(f"interlock serves {url}{open_to_all}")
+    sys.stdout.flush()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not to be had on this system
+        return None
+    return uvloop.new_event_loop
+
+
+async def _fetch(url: str) -> bytes:
+    raise Unavailable(f"keys cannot be fetched from {url} yet; put them into the setting issuers")

@@ -1,0 +1,177 @@
+"""`interlock worker`: run the tasks of an app."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import structlog
+from cyclopts import App, Parameter
+
+from interlock.cli.output import inert
+from interlock.cli.session import USAGE, exit_code
+from interlock.errors import Error
+from interlock.sdk.app import App as Tasks
+from interlock.worker.fleet import Fleet
+from interlock.worker.loop import Worker
+
+app = App(name="worker", help="Run the tasks of an app.")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one worker process is told."""
+
+    target: str
+    concurrency: int
+    prefetch: int
+    lease_seconds: float
+    grace_seconds: float
+    name: str | None
+    types: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    affinity_keys: tuple[str, ...]
+    drain: bool
+    once: bool
+    is_member: bool = False
+
+
+@app.default
+def worker(
+    target: Annotated[str, Parameter(help="where the app is, as MODULE:APP")],
+    *,
+    concurrency: Annotated[int, Parameter(help="jobs that run at the same time, in each process")] = 100,
+    processes: Annotated[int, Parameter(help="how many processes; a dead one is replaced")] = 1,
+    prefetch: Annotated[int, Parameter(help="jobs claimed and kept alive beyond those that run")] = 0,
+    lease: Annotated[float, Parameter(help="seconds after which a silent worker loses its jobs")] = 60.0,
+    grace: Annotated[float, Parameter(help="seconds that running jobs get to end after SIGTERM")] = 30.0,
+    name: Annotated[str | None, Parameter(help="the worker's name in history; by default host and process")] = None,
+    type: Annotated[tuple[str, ...], Parameter(help="only these types; may be given several times")] = (),
+    capability: Annotated[tuple[str, ...], Parameter(help="what this worker can do; several times")] = (),
+    affinity: Annotated[tuple[str, ...], Parameter(help="affinity keys it takes, * for any; several times")] = (),
+    drain: Annotated[bool, Parameter(negative=(), help="stop when nothing is due")] = False,
+    once: Annotated[bool, Parameter(negative=(), help="run one job and stop")] = False,
+) -> None:
+    """Run the tasks of an app. SIGTERM finishes what runs or hands it back, a second one hands it back at once."""
+    order = Order(
+        target, concurrency, prefetch, lease, grace, name, type, capability, affinity, drain, once, processes > 1
+    )
+    if processes > 1:
+        if name is not None:
+            refuse("several processes cannot share one --name")
+        log_as_json()
+        Fleet(serve, (order,), processes).run()
+    else:
+        serve(order)
+
+
+def serve(order: Order) -> None:
+    """One worker, in this process, until it is done or told to stop."""
+    log_as_json()
+    tasks = find(order.target)
+    try:
+        one = Worker(
+            tasks,
+            concurrency=order.concurrency,
+            prefetch=order.prefetch,
+            lease_seconds=order.lease_seconds,
+            grace_seconds=order.grace_seconds,
+            name=order.name,
+            types=order.types or None,
+            capabilities=order.capabilities,
+            affinity_keys=order.affinity_keys,
+        )
+    except (ValueError, Error) as error:
+        refuse(str(error))
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_run(one, tasks, order))
+    except Error as error:
+        structlog.get_logger("interlock.worker").critical("worker ended", code=error.code, error=str(error))
+        sys.exit(exit_code(error))
+
+
+async def _run(one: Worker, tasks: Tasks, order: Order) -> None:
+    loop = asyncio.get_running_loop()
+    signals = 0
+
+    def stop() -> None:
+        nonlocal signals
+        signals += 1
+        one.stop(now=signals > 1)
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    if not order.is_member:
+        loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        await one.run(drain=order.drain, once=order.once)
+    finally:
+        await tasks.close()
+
+
+def find(target: str) -> Tasks:
+    """The app that MODULE:APP names; modules beside the current directory are found too."""
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute:
+        refuse(f"{target!r} names no app; write MODULE:APP")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        refuse(f"there is no module {module_name!r} here or on the path")
+    except AttributeError:
+        refuse(f"{module_name!r} has no {attribute!r}")
+    if not isinstance(found, Tasks):
+        refuse(f"{target!r} is not an app")
+    return found
+
+
+def refuse(why: str) -> NoReturn:
+    print(f"interlock: {inert(why)}", file=sys.stderr)
+    sys.exit(USAGE)
+
+
+def log_as_json() -> None:
+    """One JSON object a line on standard error, from our code and from libraries alike."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+    ]
+    structlog.configure(
+        processors=[*shared[:2], shared[3], structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.dict_tracebacks,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:  # not to be had on this system
+        return None
+    return uvloop.new_event_loop

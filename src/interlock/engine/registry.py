@@ -1,0 +1,176 @@
+"""Types and agents: what is known beforehand, and what that means for a new job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from interlock import wire
+from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.principal import Principal
+from interlock.domain.registry import NO_DEFAULTS, Agent, Defaults, JobType, Registry
+from interlock.engine import schemas
+from interlock.errors import Error, Invalid, NotFound, UnknownType
+from interlock.storage.contract import RegistryChanged, Store, Terms
+from interlock.wire import JobRequest, Limits
+
+TRIES: Final = 20
+LONGEST_PAGE: Final = 200
+MOST_AGENTS: Final = 10_000
+
+
+class Registers:
+    """What may be registered, and every enqueue, since each is checked against it."""
+
+    def __init__(
+        self, store: Store, limits: Limits, *, strict_types: bool = False, implicit_agents: bool = True
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._strict_types = strict_types
+        self._implicit_agents = implicit_agents
+        self._known: dict[str, _Known] = {}
+
+    async def enqueue(
+        self,
+        who: Principal,
+        requests: Sequence[JobRequest],
+        *,
+        whole: bool,
+        now: int,
+        traceparent: str | None = None,
+        within: object = None,
+    ) -> list[Enqueued | Refused]:
+        """Check the requests against the registry as it is, and add them; a fault of one is its own answer."""
+        for _ in range(TRIES):
+            known = self._known.get(who.tenant) or await self._learn(who.tenant)
+            await known.meet_agents(self._store, who.tenant, requests)
+            jobs = [self._checked(known, request, who, now, traceparent) for request in requests]
+            good = [job for job in jobs if isinstance(job, NewJob)]
+            if not good or (whole and len(good) < len(jobs)):
+                return [Refused(job) if isinstance(job, Error) else Enqueued(job.id, 0, False) for job in jobs]
+            try:
+                terms = Terms(known.registry.version, self._implicit_agents)
+                answers = iter(
+                    await self._store.enqueue(who.tenant, good, whole=whole, terms=terms)
+                    if within is None
+                    else await self._store.enqueue_within(within, who.tenant, good, terms=terms)
+                )
+            except RegistryChanged:
+                self._known.pop(who.tenant, None)
+                continue
+            return [Refused(job) if isinstance(job, Error) else next(answers) for job in jobs]
+        raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
+
+    async def set_type(
+        self,
+        who: Principal,
+        name: str,
+        *,
+        schema: str | None = None,
+        requires: Sequence[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+    ) -> JobType:
+        """Register a type or change it; schema is JSON text."""
+        if schema is not None:
+            schemas.compiled(schema)
+        type = JobType(
+            wire.name(name, "name"), schema, wire.names(requires, "requires"), wire.defaults(defaults, self._limits)
+        )
+        return await self._store.set_type(who.tenant, type)
+
+    async def types(self, tenant: str) -> list[JobType]:
+        return list((await self._store.registry(tenant)).types.values())
+
+    async def type(self, tenant: str, name: str) -> JobType:
+        found = (await self._store.registry(tenant)).types.get(name)
+        if found is None:
+            raise NotFound(name, what="type")
+        return found
+
+    async def delete_type(self, who: Principal, name: str) -> None:
+        if not await self._store.delete_type(who.tenant, name):
+            raise NotFound(name, what="type")
+
+    async def set_agent(
+        self,
+        who: Principal,
+        kind: str,
+        id: str,
+        *,
+        max_concurrency: int | None = None,
+        strict: bool = True,
+        backoff: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> Agent:
+        """Register an agent or change it; a new limit acts at once, a lower one as its jobs end."""
+        if max_concurrency is not None:
+            wire.whole(max_concurrency, "max_concurrency", 1, 1_000_000)
+        said = dict(defaults or {})
+        if backoff is not None:
+            said["backoff"] = backoff
+        agent = Agent(
+            wire.name(kind, "kind"), wire.name(id, "id"), max_concurrency, strict, wire.defaults(said, self._limits)
+        )
+        return await self._store.set_agent(who.tenant, agent)
+
+    async def agents(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:
+        """By kind and id, from one on."""
+        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        return await self._store.agents(tenant, after, limit)
+
+    async def agent(self, tenant: str, kind: str, id: str) -> Agent:
+        found = await self._store.agents_named(tenant, [(kind, id)])
+        if (kind, id) not in found:
+            raise NotFound(f"{kind}/{id}", what="agent")
+        return found[kind, id]
+
+    async def delete_agent(self, who: Principal, kind: str, id: str) -> None:
+        """Forget an agent that has no unfinished jobs."""
+        if not await self._store.delete_agent(who.tenant, kind, id):
+            raise NotFound(f"{kind}/{id}", what="agent")
+
+    async def _learn(self, tenant: str) -> _Known:
+        known = self._known[tenant] = _Known(await self._store.registry(tenant))
+        return known
+
+    def _checked(
+        self, known: _Known, request: JobRequest, who: Principal, now: int, traceparent: str | None
+    ) -> NewJob | Error:
+        try:
+            type = known.registry.types.get(request.type)
+            if type is None and self._strict_types:
+                return UnknownType(request.type)
+            defaults = known.defaults_of(request).over(type.defaults if type else NO_DEFAULTS)
+            job = wire.new_job(
+                request, created_by=who.actor, now=now, limits=self._limits, defaults=defaults,
+                requires=type.requires if type else (), traceparent=traceparent,
+            )  # fmt: skip
+            if type is not None and type.schema is not None:
+                schemas.check(type.schema, job.payload, what="payload")
+        except Error as error:
+            return error
+        return job
+
+
+class _Known:
+    """One tenant's registry as this process knows it; an enqueue that names an old version is refused and done again."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self._agents: dict[tuple[str, str], Defaults] = {}
+
+    async def meet_agents(self, store: Store, tenant: str, requests: Sequence[JobRequest]) -> None:
+        """Look up the defaults of agents not met yet."""
+        new = {(r.agent.kind, r.agent.id) for r in requests if r.agent is not None} - self._agents.keys()
+        if not new:
+            return
+        if len(self._agents) + len(new) > MOST_AGENTS:
+            self._agents.clear()
+        found = await store.agents_named(tenant, sorted(new))
+        self._agents |= {name: found[name].defaults if name in found else NO_DEFAULTS for name in new}
+
+    def defaults_of(self, request: JobRequest) -> Defaults:
+        if request.agent is None:
+            return NO_DEFAULTS
+        return self._agents.get((request.agent.kind, request.agent.id), NO_DEFAULTS)

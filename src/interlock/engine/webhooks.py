@@ -1,0 +1,204 @@
+"""The outside: who wants to be told of what, and what became of telling them."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from interlock import wire
+from interlock.domain import policy, webhook
+from interlock.domain.principal import Principal
+from interlock.domain.webhook import Delivery, DeliveryFilter, Mode, NewSubscription, Subscription
+from interlock.engine.destination import Outside
+from interlock.errors import Invalid, NotFound
+from interlock.storage.contract import Store
+
+LONGEST_PAGE: Final = 200
+LONGEST_INTERVAL_SECONDS: Final = 86_400.0
+LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400.0
+OLD_SECRET_SECONDS: Final = 86_400.0
+ENDED_KEPT_SECONDS: Final = 86_400.0
+DELIVERIES_KEPT_SECONDS: Final = 7 * 86_400.0
+AT_ONCE: Final = 500
+
+
+class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A subscription as somebody asks for it; absent types mean all."""
+
+    url: str
+    events: list[str]
+    types: list[str] | None = None
+    mode: str = Mode.BROADCAST
+    group_id: str | None = None
+    min_interval_seconds: float = 0.0
+    expires_in_seconds: float | None = None
+    key: str | None = None
+
+
+class Created(NamedTuple):
+    """A subscription with its secret, which is shown this once; a replay has none to show."""
+
+    subscription: Subscription
+    secret: str | None
+    replayed: bool
+
+
+def subscription_request(values: Mapping[str, Any]) -> SubscriptionRequest:
+    """A request from Python values."""
+    try:
+        return msgspec.convert(dict(values), SubscriptionRequest)
+    except msgspec.ValidationError as error:
+        raise wire.invalid(error) from None
+
+
+class Webhooks:
+    """Subscriptions and deliveries of one tenant, for those who operate it."""
+
+    def __init__(self, store: Store, outside: Outside) -> None:
+        self._outbox = store.outbox
+        self._outside = outside
+
+    async def subscribe(self, who: Principal, request: SubscriptionRequest) -> Created:
+        """Listen to events; the same key with the same request answers what is there."""
+        who.need("operate")
+        secret = _new_secret()
+        new = _checked(request, secret, who.actor)
+        await self._outside.admit(request.url)
+        subscription, replayed = await self._outbox.subscribe(who.tenant, new)
+        return Created(subscription, None if replayed else secret, replayed)
+
+    async def subscriptions(self, who: Principal, *, before: str | None = None, limit: int = 50) -> list[Subscription]:
+        """Newest first."""
+        who.need("operate")
+        before = None if before is None else wire.job_id(before, "before")
+        return await self._outbox.subscriptions(who.tenant, before=before, limit=_page(limit))
+
+    async def subscription(self, who: Principal, id: str) -> Subscription:
+        who.need("operate")
+        return _found(await self._outbox.subscription(who.tenant, _id(id)), id)
+
+    async def unsubscribe(self, who: Principal, id: str) -> None:
+        """Listen no more; what was on its way is dropped."""
+        who.need("operate")
+        if not await self._outbox.unsubscribe(who.tenant, _id(id)):
+            raise NotFound(id, what="subscription")
+
+    async def renew(self, who: Principal, id: str, *, expires_in_seconds: float | None = None) -> Subscription:
+        """Go on listening, for so long or without end; also after it had ended."""
+        who.need("operate")
+        life = wire.seconds(expires_in_seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS)
+        return _found(await self._outbox.renew(who.tenant, _id(id), life), id)
+
+    async def rotate(self, who: Principal, id: str, *, keep_seconds: float = OLD_SECRET_SECONDS) -> str:
+        """A new secret, shown this once; the last one signs too until keep_seconds have passed."""
+        who.need("operate")
+        return await self._rotate(who, _id(id), keep_seconds)
+
+    async def rotate_job_secret(self, who: Principal, *, keep_seconds: float = OLD_SECRET_SECONDS) -> str:
+        """A new secret for the webhooks that jobs bring themselves, shown this once."""
+        who.need("operate")
+        return await self._rotate(who, None, keep_seconds)
+
+    async def _rotate(self, who: Principal, id: str | None, keep_seconds: float) -> str:
+        keep = wire.seconds(keep_seconds, "keep_seconds", 0, 30 * 86_400.0)
+        secret = _new_secret()
+        if not await self._outbox.rotate(who.tenant, id, secret, keep or 0.0):
+            raise NotFound(str(id), what="subscription")
+        return secret
+
+    async def deliveries(self, who: Principal, filter: DeliveryFilter) -> list[Delivery]:
+        """Newest first: of a subscription (in a group, of the group), of a job, or all."""
+        who.need("operate")
+        _page(filter.limit)
+        if filter.subscription_id is not None:
+            filter = filter._replace(subscription_id=(await self.subscription(who, filter.subscription_id)).id)
+        if filter.job_id is not None:
+            filter = filter._replace(job_id=wire.job_id(filter.job_id))
+        if filter.before is not None:
+            filter = filter._replace(before=wire.job_id(filter.before, "before"))
+        return await self._outbox.deliveries(who.tenant, filter)
+
+    async def redeliver(self, who: Principal, id: str) -> Delivery:
+        """Send a delivery again, whatever became of it, with the same id and body."""
+        who.need("operate")
+        found = await self._outbox.redeliver(who.tenant, _id(id, what="delivery"))
+        if found is None:
+            raise NotFound(id, what="delivery")
+        return found
+
+    async def sweep_subscriptions(self) -> int:
+        """Delete what ended a day ago, and deliveries settled a week ago; for upkeep."""
+        swept = await self._outbox.sweep_subscriptions(ENDED_KEPT_SECONDS, AT_ONCE)
+        return swept + await self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, AT_ONCE)
+
+
+def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, Any]:
+    """A subscription as the API shows it; its secret is no part of it."""
+    shown = subscription._asdict()
+    for field in ("expires_at", "ended_at", "created_at"):
+        if shown[field] is not None:
+            shown[field] = wire.when(shown[field])
+    expired = subscription.expires_at is not None and subscription.expires_at <= now
+    shown["active"] = subscription.ended_at is None and not expired
+    return shown
+
+
+def delivery_to_dict(delivery: Delivery) -> dict[str, Any]:
+    """A delivery as the API shows it."""
+    shown = delivery._asdict()
+    for field in ("created_at", "next_try_at", "last_tried_at", "settled_at"):
+        if shown[field] is not None:
+            shown[field] = wire.when(shown[field])
+    return shown
+
+
+def _new_secret() -> str:
+    return webhook.secret_of(secrets.token_bytes(webhook.SECRET_BYTES))
+
+
+def _checked(request: SubscriptionRequest, secret: str, actor: str) -> NewSubscription:
+    if request.mode not in tuple(Mode):
+        raise Invalid(f"mode must be {' or '.join(Mode)}", pointer="/mode")
+    mode = Mode(request.mode)
+    if (mode is Mode.GROUP) != (request.group_id is not None):
+        raise Invalid("group_id belongs to mode group, and that to it", pointer="/group_id")
+    body = msgspec.json.encode(msgspec.structs.replace(request, key=None))
+    return NewSubscription(
+        id=wire.new_id(),
+        url=request.url,
+        events=webhook.check_events(request.events),
+        secret=secret,
+        types=None if request.types is None else policy.names(request.types, what="types"),
+        mode=mode,
+        group_id=None if request.group_id is None else wire.name(request.group_id, "group_id"),
+        min_interval_seconds=wire.seconds(
+            request.min_interval_seconds, "min_interval_seconds", 0, LONGEST_INTERVAL_SECONDS
+        )
+        or 0.0,
+        expires_in_seconds=wire.seconds(request.expires_in_seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS),
+        created_by=actor,
+        key=None if request.key is None else wire.name(request.key, "key"),
+        body_sha256=None if request.key is None else hashlib.sha256(body).digest(),
+    )
+
+
+def _id(id: str, *, what: str = "subscription") -> str:
+    """The one spelling of an id; what cannot be one is like an unknown one."""
+    try:
+        return wire.job_id(id)
+    except NotFound:
+        raise NotFound(id, what=what) from None
+
+
+def _found(subscription: Subscription | None, id: str) -> Subscription:
+    if subscription is None:
+        raise NotFound(id, what="subscription")
+    return subscription
+
+
+def _page(limit: int) -> int:
+    return wire.whole(limit, "limit", 1, LONGEST_PAGE)

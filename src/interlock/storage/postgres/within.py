@@ -1,0 +1,151 @@
+"""Enqueue inside a transaction of the caller's: it commits or vanishes with whatever else is in there.
+
+The connection may be of asyncpg, of psycopg (either version, blocking or not), or of SQLAlchemy over one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from typing import Any, Final, cast
+from uuid import UUID
+
+import asyncpg
+
+from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.errors import Invalid
+from interlock.storage.contract import RegistryChanged, Terms
+from interlock.storage.postgres.connection import Conn
+from interlock.storage.postgres.enqueue import REGISTRY_CHANGED, Known, enqueue
+
+NO_TRANSACTION: Final = "25P01"
+FOREIGN_KEY: Final = "23503"
+SAVEPOINT: Final = "interlock_enqueue"
+_PLACEHOLDER: Final = re.compile(r"\$\d+")
+
+
+async def enqueue_within(
+    connection: object, tenant: str, jobs: Sequence[NewJob], terms: Terms
+) -> list[Enqueued | Refused]:
+    """Add all jobs or none; a refusal leaves the caller's transaction as it was."""
+    caller = cast(Conn, await _caller(connection))
+    # Nothing is remembered: what is made here is gone if the caller's transaction is.
+    return await enqueue(caller, Known(), tenant, jobs, True, terms)
+
+
+async def _caller(connection: Any) -> _Caller:
+    for _ in range(3):
+        match type(connection).__module__.partition(".")[0]:
+            case "asyncpg":
+                return _Asyncpg(connection)
+            case "psycopg" | "psycopg2":
+                return _Psycopg(connection)
+            case "sqlalchemy":
+                connection = await _inside_sqlalchemy(connection)
+            case _:
+                break
+    raise Invalid(f"a {type(connection).__name__} is no connection of asyncpg, psycopg or SQLAlchemy to PostgreSQL")
+
+
+async def _inside_sqlalchemy(connection: Any) -> Any:
+    """The driver's own connection below a connection or session, blocking or not, with its transaction begun."""
+    if callable(getattr(type(connection), "connection", None)):  # a session
+        found = connection.connection()
+        connection = await found if isawaitable(found) else found
+    # SQLAlchemy begins a transaction on some drivers only when the first statement comes.
+    if hasattr(connection, "get_raw_connection"):
+        await connection.exec_driver_sql("select 1")
+        return (await connection.get_raw_connection()).driver_connection
+    await asyncio.to_thread(connection.exec_driver_sql, "select 1")
+    return connection.connection.driver_connection
+
+
+class _Caller:
+    """What enqueue asks of a connection, over one that is set up in its owner's way."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        try:
+            rows = await self._rows(statement, values)
+        except Exception as error:
+            raise _meaning(error) from error
+        return [tuple(str(value) if isinstance(value, UUID) else value for value in row) for row in rows]
+
+    async def fetchrow(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
+        return next(iter(await self.fetch(statement, *values)), None)
+
+    async def fetchval(self, statement: str, *values: Any) -> Any:
+        row = await self.fetchrow(statement, *values)
+        return None if row is None else row[0]
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        await self.fetch(f"savepoint {SAVEPOINT}")
+        try:
+            yield
+        except BaseException:
+            await self.fetch(f"rollback to savepoint {SAVEPOINT}")
+            raise
+        await self.fetch(f"release savepoint {SAVEPOINT}")
+
+    async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        raise NotImplementedError
+
+
+class _Asyncpg(_Caller):
+    async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        return cast("Sequence[Sequence[Any]]", await self._connection.fetch(statement, *values))
+
+
+class _Psycopg(_Caller):
+    async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """Lists are sent as text, which takes the type that the function asks for."""
+        statement = _PLACEHOLDER.sub("%s", statement)
+        given = [_literal(value) if isinstance(value, (list, tuple)) else value for value in values]
+        cursor = self._connection.cursor()
+        if asyncio.iscoroutinefunction(cursor.execute):
+            try:
+                await cursor.execute(statement, given or None)
+                return await cursor.fetchall() if cursor.description else ()
+            finally:
+                await cursor.close()
+
+        def block() -> Sequence[Sequence[Any]]:
+            with cursor:
+                cursor.execute(statement, given or None)
+                return [tuple(map(_plain, row)) for row in cursor.fetchall()] if cursor.description else ()
+
+        return await asyncio.to_thread(block)
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def _literal(values: Sequence[Any]) -> str:
+    """The text of a PostgreSQL array."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "null"
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _meaning(error: Exception) -> Exception:
+    """What a driver's error means to the enqueue above; any other stays what it is."""
+    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if code == REGISTRY_CHANGED:
+        return RegistryChanged(str(error))
+    if code == NO_TRANSACTION:
+        return Invalid("this connection is in no transaction; begin one, the job is to be a part of it")
+    if code == FOREIGN_KEY and not isinstance(error, asyncpg.PostgresError):
+        return asyncpg.ForeignKeyViolationError(str(error))
+    return error

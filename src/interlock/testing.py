@@ -1,0 +1,148 @@
+"""For users' tests: an app in memory, a clock that is set, and jobs that run when the test says so.
+
+Put `pytest_plugins = ["interlock.testing"]` into a conftest.py and take the fixture `interlock_app`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from interlock.assemble import SQLITE, open_objects
+from interlock.client.local import LocalClient
+from interlock.client.port import Client
+from interlock.domain.job import Filter, Job
+from interlock.domain.lifecycle import Status
+from interlock.domain.principal import local
+from interlock.domain.retry import SECOND
+from interlock.engine.engine import Engine
+from interlock.sdk import values
+from interlock.sdk.app import App
+from interlock.sdk.blocking import blocking
+from interlock.sdk.tasks import Task
+from interlock.storage.merged import merged
+from interlock.storage.sqlite.store import SQLiteStore
+from interlock.worker.loop import Worker
+
+MEMORY: Final = ":memory:"
+START: Final = datetime(2027, 1, 1, tzinfo=UTC)
+PAGE: Final = 200
+
+
+class Clock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self, now: datetime = START) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return (self.now - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Let time pass."""
+        self.now += seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
+
+
+class MemoryApp(App):
+    """An app whose jobs live in memory, for as long as a test takes."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self._store = SQLiteStore(MEMORY, clock=self.clock)
+        self._objects = open_objects(None, SQLITE + MEMORY)
+        self._is_ready = False
+        self._adopted: list[tuple[App, Callable[[], Awaitable[Client]]]] = []
+        super().__init__(self._open)
+
+    def adopt(self, app: App) -> None:
+        """Take over an app's tasks: until the end of the test its jobs are enqueued and run here."""
+        self._adopted.append((app, app.connect_by(self._open)))
+        self.tasks.update(app.tasks)
+
+    async def run_until_idle(self, *, move_clock: bool = False) -> int:
+        """Run all jobs that are due, and those they lead to; how many runs that took.
+
+        With `move_clock` the clock is moved on to whatever is due later, until nothing waits for time.
+        """
+        runs = 0
+        while True:
+            client = await self._local()
+            await client.engine.upkeep.sweep()
+            runs += await Worker(self, name="testing").run(drain=True)
+            later = [job.run_at for job in await self._all(Status.QUEUED, Status.RETRY) if not job.awaiting]
+            if not move_clock or not later or min(later) <= self.clock():
+                return runs
+            self.clock.advance((min(later) - self.clock()) / SECOND)
+
+    async def enqueued(self, task: Task[..., Any]) -> list[dict[str, Any]]:
+        """The arguments of all jobs of a task, as they were sent, oldest first."""
+        client = await self.client()
+        jobs = [await client.get(job.id) for job in await self._all(type=task.name)]
+        return [values.decode(job.payload) for job in reversed(jobs)]
+
+    async def assert_enqueued(self, task: Task[..., Any], /, **arguments: Any) -> None:
+        """Fail unless there is a job of the task with these arguments, whatever others it has."""
+        wanted = values.decode(values.encode(arguments))
+        sent = await self.enqueued(task)
+        if not any(wanted.items() <= one.items() for one in sent):
+            raise AssertionError(f"no job {task.name} with {wanted} was enqueued, only {sent}")
+
+    async def assert_not_enqueued(self, task: Task[..., Any]) -> None:
+        """Fail if there is any job of the task."""
+        if sent := await self.enqueued(task):
+            raise AssertionError(f"{task.name} was enqueued with {sent}")
+
+    run_until_idle_sync = blocking(run_until_idle)
+    enqueued_sync = blocking(enqueued)
+    assert_enqueued_sync = blocking(assert_enqueued)
+    assert_not_enqueued_sync = blocking(assert_not_enqueued)
+
+    async def discard(self) -> None:
+        """Give adopted apps back and forget all jobs."""
+        for app, connect in self._adopted:
+            app.connect_by(connect)
+        await self._store.close()
+        await self._objects.close()
+
+    async def _all(self, *statuses: Status, type: str | None = None) -> list[Job]:
+        client = await self.client()
+        found: list[Job] = []
+        filter = Filter(statuses=statuses, type=type, limit=PAGE)
+        while page := await client.find(filter):
+            found += page
+            filter = filter._replace(before_seq=page[-1].seq)
+        return found
+
+    async def _local(self) -> LocalClient:
+        client = await self.client()
+        assert isinstance(client, LocalClient)
+        return client
+
+    async def _open(self) -> Client:
+        """Every event loop has an engine of its own over the one store."""
+        if not self._is_ready:
+            await self._store.migrate()
+            self._is_ready = True
+        return _Guest(Engine(merged(self._store), objects=self._objects), local())
+
+
+class _Guest(LocalClient):
+    """A client of a store that outlives it; what the clock demands is done when the test says so."""
+
+    def start_chores(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        await self.engine.waits.stop()
+
+
+@pytest.fixture
+def interlock_app() -> Iterator[MemoryApp]:
+    """An app in memory. Declare tasks on it, or let it adopt the app under test."""
+    app = MemoryApp()
+    yield app
+    asyncio.run(app.discard())

@@ -1,0 +1,84 @@
+"""Several worker processes under one: started, watched, started again when they die, and stopped together."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, Final
+
+import structlog
+
+SHORTEST_LIFE_SECONDS: Final = 10.0
+FIRST_PAUSE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 30.0
+
+_context = multiprocessing.get_context("spawn")
+
+
+class Fleet:
+    """`serve` runs in every process; one that ends with 0 is done, any other is replaced."""
+
+    def __init__(self, serve: Callable[..., None], arguments: Sequence[Any], processes: int) -> None:
+        self._serve = serve
+        self._arguments = tuple(arguments)
+        self._wanted = processes
+        self._members: dict[SpawnProcess, float] = {}
+        self._stopping = False
+        self._pause = FIRST_PAUSE_SECONDS
+        self._log: Any = structlog.get_logger("interlock.worker")
+
+    def run(self) -> None:
+        """Until all are done. A signal stops all of them, a second one at once."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+        for _ in range(self._wanted):
+            self._start()
+        while self._members:
+            wait([member.sentinel for member in self._members])
+            for member in [member for member in self._members if member.exitcode is not None]:
+                self._replace(member, self._members.pop(member))
+
+    def _start(self) -> None:
+        member = _context.Process(target=_be_member, args=(self._serve, self._arguments))
+        member.start()
+        self._members[member] = time.monotonic()
+        if self._stopping:  # the signal came while it was being started
+            member.terminate()
+
+    def _replace(self, member: SpawnProcess, since: float) -> None:
+        if self._stopping or not member.exitcode:
+            return
+        self._log.error("a worker process died", pid=member.pid, exit_code=member.exitcode)
+        if time.monotonic() - since < SHORTEST_LIFE_SECONDS:
+            time.sleep(self._pause)
+            self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        else:
+            self._pause = FIRST_PAUSE_SECONDS
+        if not self._stopping:
+            self._start()
+
+    def _pass_on(self, *_: object) -> None:
+        self._stopping = True
+        for member in list(self._members):
+            if member.is_alive():
+                member.terminate()
+
+
+def _be_member(serve: Callable[..., None], arguments: Sequence[Any]) -> None:
+    """A keyboard's interrupt goes to the whole group: the parent alone answers it. Without the parent, stop too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, name="interlock-parent-watch", daemon=True).start()
+    serve(*arguments)

@@ -1,0 +1,126 @@
+"""Bodies: judged as text before anything is made of them, and refused at the edge of every limit."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+from tests.api.rig import JSON, Api, pointer, problem
+
+KIB = 1024
+MALFORMED = [
+    b"", b"{", b'{"type":"a"}x', b"nope", b'{"type":"a","type":"b"}', b'{"type":"a","payload":{"x":1,"x":2}}',
+    b'{"type":"a","payload":NaN}', b'{"type":"a","payload":-Infinity}', b'{"type":"a","payload":' + b"[" * 65 + b"]" * 65 + b"}",
+    b"[" * 100_000, b'{"type":"a","payload":"\xff"}', b'\xef\xbb\xbf{"type":"a"}', b"{'type':'a'}", b'{"type":"a",}',
+    b'{"type":"\x01"}',
+]  # fmt: skip
+OUT_OF_RANGE = {
+    b'{"type":"a","payload":{"n":[1e999]}}': "/payload/n/0",
+    b'{"type":"a","payload":{"n":99999999999999999999}}': "/payload/n",
+    b'{"type":"a","payload":"\\ud800"}': "/payload",
+    b'[{"type":"a"}]': "",
+    b'"type"': "",
+    b"null": "",
+}
+
+
+async def test_what_is_not_json_as_we_take_it_is_malformed(api: Api) -> None:
+    for body in MALFORMED:
+        shown = problem(await api.send("/v1/jobs", body), 400, "malformed")
+        assert len(json.dumps(shown)) < 5000
+    assert api.ok(await api.get("/v1/jobs"))["items"] == []
+
+
+async def test_json_that_is_not_the_same_everywhere_is_refused_by_place(api: Api) -> None:
+    for body, where in OUT_OF_RANGE.items():
+        assert pointer(await api.send("/v1/jobs", body)) == where, body
+
+
+async def test_sixty_four_levels_are_taken(api: Api) -> None:
+    body = b'{"type":"a","payload":' + b"[" * 63 + b"]" * 63 + b"}"
+    assert (await api.send("/v1/jobs", body)).status_code == 201
+
+
+async def test_only_json_is_taken(api: Api) -> None:
+    body = b'{"type":"a"}'
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
+                 "application/json; charset=latin-1", "application/jsonp", ""):  # fmt: skip
+        response = await api.http.post("/v1/jobs", content=body, headers={"content-type": kind})
+        problem(response, 415, "unsupported_media_type")
+    for kind in ("application/json", "Application/JSON; charset=UTF-8", "application/json;charset=utf-8"):
+        assert (await api.http.post("/v1/jobs", content=body, headers={"content-type": kind})).status_code == 201
+
+
+async def test_a_compressed_body_is_never_inflated(api: Api) -> None:
+    bomb = gzip.compress(b'{"type":"a","payload":"' + b"a" * 10_000_000 + b'"}')
+    for coding in ("gzip", "deflate", "br", "identity, gzip"):
+        response = await api.http.post("/v1/jobs", content=bomb, headers=JSON | {"content-encoding": coding})
+        problem(response, 415, "unsupported_media_type")
+
+
+async def test_limits_hold_at_their_edges(api: Api) -> None:
+    def job(payload: int) -> dict[str, Any]:
+        return {"type": "a", "payload": "x" * (payload - 2)}
+
+    assert (await api.post("/v1/jobs", job(256 * KIB))).status_code == 201
+    problem(await api.post("/v1/jobs", job(256 * KIB + 1)), 413, "too_large")
+
+    head = b'{"type":"a","payload":"x"'
+    for size, status in ((1024 * KIB, 201), (1024 * KIB + 1, 413)):
+        body = head + b" " * (size - len(head) - 1) + b"}"
+        assert (await api.send("/v1/jobs", body)).status_code == status
+
+    work = await api.running(type="edges")
+    fence, path = work["lease"]["fence"], f"/v1/jobs/{work['id']}"
+    for size, status in ((1024 * KIB + 1, 413), (1024 * KIB, 200)):
+        body = b'{"fence":%d,"seq":1,"data":"%b"}' % (fence, b"x" * (size - 2))
+        assert (await api.send(f"{path}/checkpoint", body, method="PUT")).status_code == status
+    step = {"fence": fence, "name": "n", "occurrence": 0}
+    for size, status in ((256 * KIB + 1, 413), (256 * KIB, 200)):
+        assert (await api.post(f"{path}/steps", step | {"result": "x" * (size - 2)})).status_code == status
+    for size, status in ((256 * KIB + 1, 413), (256 * KIB, 200)):
+        response = await api.post(f"{path}/complete", {"fence": fence, "result": "x" * (size - 2)})
+        assert response.status_code == status
+    for length, status in ((200, 201), (201, 422)):
+        assert (await api.post("/v1/jobs", {"type": "n" * length})).status_code == status
+
+
+async def test_a_body_without_a_length_is_cut_off_at_the_limit(api: Api) -> None:
+    async def endless() -> Any:
+        yield b'{"type":"a","payload":"'
+        for _ in range(100):
+            yield b"x" * 64 * KIB
+
+    problem(await api.http.post("/v1/jobs", content=endless(), headers=JSON), 413, "too_large")
+    assert (await api.get("/healthz")).status_code == 200
+
+
+async def test_a_chunked_body_is_taken(api: Api) -> None:
+    async def pieces() -> Any:
+        yield b'{"type":'
+        yield b'"a"}'
+
+    assert (await api.http.post("/v1/jobs", content=pieces(), headers=JSON)).status_code == 201
+
+
+async def test_a_body_where_none_belongs_is_refused(api: Api) -> None:
+    response = await api.http.request("GET", "/v1/jobs", content=b"{}", headers=JSON)
+    problem(response, 413, "too_large")
+
+
+async def test_a_workers_odd_text_is_mended_and_marked_never_refused(api: Api) -> None:
+    job = await api.running()
+    id, fence = job["id"], job["lease"]["fence"]
+    event = b'{"fence":%d,"events":[{"message":"a\\ud800b","payload":{"k":"\\udfff"}}]}' % fence
+    assert (await api.send(f"/v1/jobs/{id}/events", event)).status_code == 201
+    (told,) = api.ok(await api.get(f"/v1/jobs/{id}/events"))["items"]
+    assert (told["message"], told["payload"], told["sanitized"]) == ("a\ufffdb", {"k": "\ufffd"}, True)
+    body = b'{"fence":%d,"error":{"message":"bad \\ud83d text","details":{"x":"\\ud800"}},"retryable":false}' % fence
+    assert api.ok(await api.send(f"/v1/jobs/{id}/fail", body))["status"] == "failed"
+    seen = await api.job(id)
+    assert seen["error"]["message"] == "bad \ufffd text"
+    assert seen["sanitized"] is True
+    clean = await api.running(type="clean")
+    api.ok(await api.post(f"/v1/jobs/{clean['id']}/complete", {"fence": clean["lease"]["fence"], "result": "fine"}))
+    assert (await api.job(clean["id"]))["sanitized"] is False

@@ -1,0 +1,229 @@
+"""Raw sockets: slow callers, broken framing, heads without end. Nothing here goes through an HTTP client."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+
+from interlock.api.options import Options
+from interlock.storage.contract import Store
+from tests.api.rig import Api, problem, serving
+from tests.api.test_http import parsed
+from tests.support.eventually import eventually
+from tests.support.stores import ManualClock
+
+BODY = b'{"type":"a"}'
+POST = b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
+@pytest.fixture
+def engine() -> str:
+    """What happens on a socket does not depend on the engine."""
+    return "sqlite"
+
+
+@pytest.fixture
+async def quick(store: Store, clock: ManualClock) -> AsyncIterator[Api]:
+    """A service that loses patience soon."""
+    options = Options(
+        head_seconds=0.3,
+        body_seconds=0.3,
+        idle_seconds=0.3,
+        stalled_seconds=0.3,
+        keep_alive_seconds=0.05,
+        largest_head=4096,
+    )
+    async with serving(store, clock, options) as api:
+        yield api
+
+
+async def exchange(api: Api, *pieces: bytes) -> bytes:
+    """Everything the server says to these bytes until it hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+    async with asyncio.timeout(20):
+        said = await reader.read()
+    writer.close()
+    return said
+
+
+async def trickle(api: Api, first: bytes, then: bytes) -> bytes:
+    """The answer to somebody who sends one byte every now and then, and goes on when it has come."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    writer.write(first)
+    answer = asyncio.create_task(reader.readuntil(b"}"))
+    closed = False
+    async with asyncio.timeout(30):
+        for n in itertools.count():
+            try:
+                writer.write(then[n : n + 1] or b"x")
+                await writer.drain()
+            except ConnectionError:
+                closed = True
+                break
+            await asyncio.wait([answer], timeout=0.05)
+            if answer.done() and reader.at_eof():
+                closed = True
+                break
+    assert closed
+    writer.close()
+    return await answer
+
+
+async def test_a_head_that_trickles_is_cut_off(quick: Api) -> None:
+    problem(parsed(await trickle(quick, b"GET /healthz HTTP/1.1\r\nx-long: ", b"")), 408, "request_timeout")
+
+
+async def test_a_body_that_trickles_is_cut_off(quick: Api) -> None:
+    said = await trickle(quick, POST + b"content-length: 1000\r\n\r\n", b'{"type":')
+    problem(parsed(said), 408, "request_timeout")
+    assert b"connection: close" in said
+
+
+async def test_an_upload_that_trickles_is_cut_off(quick: Api) -> None:
+    job = await quick.running()
+    head = f"PUT /v1/jobs/{job['id']}/artifacts?name=a HTTP/1.1\r\nhost: localhost\r\ninterlock-fence: {job['lease']['fence']}\r\n"
+    said = await trickle(quick, head.encode() + b"content-length: 100000\r\n\r\n", b"")
+    assert parsed(said).status_code in (408, 503)
+
+
+async def test_a_connection_that_says_nothing_is_closed(quick: Api) -> None:
+    assert parsed(await exchange(quick)).status_code == 408
+
+
+async def test_an_idle_connection_is_closed_quietly(quick: Api) -> None:
+    said = await exchange(quick, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert said.count(b"HTTP/1.1") == 1
+
+
+async def test_somebody_who_never_reads_is_cut_off(quick: Api) -> None:
+    for _ in range(30):
+        await quick.enqueue(payload="x" * 200_000)
+    _, writer = await asyncio.open_connection("127.0.0.1", quick.port, limit=1)
+    ids = [job["id"] for job in quick.ok(await quick.get("/v1/jobs"))["items"]]
+    for id in ids:
+        writer.write(f"GET /v1/jobs/{id} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    await eventually(lambda: _is(len(quick.server.server_state.connections) > 1))
+    await eventually(lambda: _is(len(quick.server.server_state.connections) <= 1))
+    writer.close()
+
+
+async def test_slow_callers_do_not_slow_others(quick: Api) -> None:
+    slow = [await asyncio.open_connection("127.0.0.1", quick.port) for _ in range(100)]
+    for _, writer in slow:
+        writer.write(b"GET /healthz HTTP/1.1\r\nx: ")
+    for _ in range(20):
+        assert (await quick.get("/v1/me")).status_code == 200
+    for reader, writer in slow:
+        async with asyncio.timeout(20):
+            assert b" 408 " in await reader.read()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: 12\r\ntransfer-encoding: chunked\r\n",
+        b"content-length: 12\r\ncontent-length: 12\r\n",
+        b"content-length: 12\r\ncontent-length: 13\r\n",
+        b"content-length: -1\r\n",
+        b"content-length: +12\r\n",
+        b"content-length: 1e1\r\n",
+        b"content-length: 12, 12\r\n",
+        b"transfer-encoding: gzip, chunked\r\n",
+        b"transfer-encoding: identity\r\n",
+        b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+        b"transfer-encoding: xchunked\r\n",
+        b"content-length: 12\r\nx: a\r\n b\r\n",
+        b"content-length : 12\r\n",
+        b"content-length: 12\r\nx\x00y: 1\r\n",
+        b"content-length: 12\r\nx: a\x00b\r\n",
+        b"content-length: 12\r\nauthorization: Bearer a\r\nauthorization: Bearer b\r\n",
+        b"content-length: 12\r\nidempotency-key: a\r\nidempotency-key: b\r\n",
+        b"content-length: 12\r\nhost: other\r\n",
+        b"content-length: 12\n",
+    ],
+)
+async def test_framing_that_can_be_read_in_two_ways_is_refused_and_the_connection_closed(
+    quick: Api, head: bytes
+) -> None:
+    said = await exchange(quick, POST + head + b"\r\n" + BODY + b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    problem(parsed(said), 400, "bad_request")
+    assert said.count(b"HTTP/1.1 ") == 1
+    assert (await quick.get("/v1/jobs")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [b"zz\r\n{}\r\n0\r\n\r\n", b"-1\r\n\r\n", b"5;\x00\r\nhello\r\n0\r\n\r\n", b"2\r\n{}0\r\n\r\n", b"2\n{}\n0\n\n"],
+)
+async def test_a_broken_chunk_ends_the_connection(quick: Api, chunks: bytes) -> None:
+    said = await exchange(quick, POST + b"transfer-encoding: chunked\r\n\r\n" + chunks)
+    assert b" 2" not in said[:13]
+    assert said.count(b"HTTP/1.1 ") <= 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 5000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"".join(b"x%d: 1\r\n" % n for n in range(200)) + b"\r\n",
+    ],
+)
+async def test_a_head_without_end_is_refused(quick: Api, head: bytes) -> None:
+    problem(parsed(await exchange(quick, head)), 431, "head_too_large")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+     b"GET / HTTP/1.1\r\n\r\n", b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+     b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: x\r\n\r\n"],
+)  # fmt: skip
+async def test_what_is_not_a_request_is_refused(quick: Api, said: bytes) -> None:
+    answer = parsed(await exchange(quick, said))
+    assert answer.status_code in (400, 405, 408), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_requests_sent_together_are_answered_in_order(quick: Api) -> None:
+    first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    last = b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    said = await exchange(quick, first + last)
+    assert said.count(b"HTTP/1.1 200 OK") == 2
+    assert said.index(b'"status":"ok"') < said.index(b'"tenant"')
+
+
+async def test_a_refused_small_body_leaves_the_connection_usable(quick: Api) -> None:
+    wrong = (
+        b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 12\r\n\r\n" + BODY
+    )
+    said = await exchange(quick, wrong + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 415 ")
+    assert b"HTTP/1.1 200 OK" in said
+
+
+async def test_a_caller_that_asks_first_is_refused_before_it_sends(quick: Api) -> None:
+    head = b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\nexpect: 100-continue\r\ncontent-length: 900000\r\n\r\n"
+    said = await exchange(quick, head)
+    assert said.startswith(b"HTTP/1.1 415 ")
+    assert b"100 Continue" not in said
+
+
+async def test_too_many_connections_are_turned_away(store: Store, clock: ManualClock) -> None:
+    async with serving(store, clock, Options(most_connections=2)) as api:
+        held = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(2)]
+        await eventually(lambda: _is(len(api.server.server_state.connections) == 2))
+        problem(parsed(await exchange(api)), 503, "overloaded")
+        for _, writer in held:
+            writer.close()
+
+
+async def _is(fact: bool) -> bool:
+    return fact

@@ -1,0 +1,292 @@
+"""Work over HTTP: claim, stay alive, save progress, finish."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from typing import Any
+
+from tests.api.rig import NEVER, Api, pointer, problem
+from tests.support.eventually import eventually
+
+
+async def test_a_claim_leases_the_best_job_with_its_payload_and_steps(api: Api) -> None:
+    await api.enqueue(type="low", priority=1)
+    best = await api.enqueue(type="high", priority=9, payload={"x": 1})
+    (job,) = await api.claim(worker="w7", lease_seconds=30)
+    assert (job["id"], job["status"], job["payload"]) == (best["id"], "running", {"x": 1})
+    assert job["lease"]["worker"] == "w7"
+    assert job["lease"]["fence"] >= 1
+    assert job["steps"] == []
+    assert job["approval"] is None
+
+
+async def test_a_claim_takes_several_and_none_is_an_empty_list(api: Api) -> None:
+    for _ in range(3):
+        await api.enqueue()
+    assert len(await api.claim(limit=2)) == 2
+    assert len(await api.claim(limit=100)) == 1
+    assert await api.claim() == []
+
+
+async def test_a_claim_outside_the_rules_is_refused_by_name(api: Api) -> None:
+    for fields, where in [
+        ({"limit": 0}, "/limit"), ({"limit": 101}, "/limit"), ({"lease_seconds": 0.5}, "/lease_seconds"),
+        ({"lease_seconds": 3601}, "/lease_seconds"), ({"wait_seconds": 61}, "/wait_seconds"), ({"types": [""]}, "/types"),
+        ({"worker": ""}, "/worker"), ({"worker": "a\nb"}, "/worker"), ({"tenant": "x"}, "/tenant"),
+    ]:  # fmt: skip
+        assert pointer(await api.post("/v1/claims", fields)) == where, fields
+
+
+async def test_the_same_claim_id_again_gets_the_same_jobs(api: Api) -> None:
+    await api.enqueue()
+    await api.enqueue()
+    (first,) = await api.claim(claim_id="c1")
+    (again,) = await api.claim(claim_id="c1")
+    assert again["id"] == first["id"]
+    assert again["lease"]["fence"] == first["lease"]["fence"]
+
+
+async def test_a_waiting_claim_is_answered_when_a_job_comes(api: Api) -> None:
+    claim = asyncio.create_task(api.claim(wait_seconds=30))
+    await eventually(lambda: _is(api.service.admission.waiting == 1))
+    assert api.service.admission.active == 0
+    job = await api.enqueue()
+    (granted,) = await claim
+    assert granted["id"] == job["id"]
+    assert api.service.admission.waiting == 0
+
+
+async def test_a_caller_that_goes_away_leaves_no_job_granted_to_nobody(api: Api) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    body = b'{"wait_seconds": 60}'
+    writer.write(
+        b"POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+        % (len(body), body)
+    )
+    await writer.drain()
+    await eventually(lambda: _is(api.service.admission.waiting == 1))
+    writer.close()
+    await writer.wait_closed()
+    await eventually(lambda: _is(api.service.admission.waiting == 0))
+    job = await api.enqueue()
+    (granted,) = await api.claim()
+    assert granted["id"] == job["id"]
+
+
+async def test_a_finish_needs_no_name_of_the_worker(api: Api) -> None:
+    job = await api.running(worker="some/instance")
+    receipt = api.ok(
+        await api.post(f"/v1/jobs/{job['id']}/complete", {"fence": job["lease"]["fence"], "result": [1.0]})
+    )
+    assert (receipt["id"], receipt["status"], receipt["attempt"]) == (job["id"], "succeeded", 1)
+    done = await api.job(job["id"])
+    assert done["result"] == [1.0]
+    assert done["lease"] is None
+
+
+async def test_a_repeated_finish_gets_the_same_receipt_and_another_verb_is_refused(api: Api) -> None:
+    job = await api.running(worker="w1")
+    body = {"fence": job["lease"]["fence"]}
+    first = api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", body))
+    assert api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", body)) == first
+    failing = body | {"error": {"message": "no"}}
+    problem(await api.post(f"/v1/jobs/{job['id']}/fail", failing), 409, "already_finished")
+    problem(await api.post(f"/v1/jobs/{job['id']}/heartbeat", body), 409, "not_running")
+
+
+async def test_a_stale_fence_changes_nothing(api: Api) -> None:
+    job = await api.running()
+    stale = {"fence": job["lease"]["fence"] + 1}
+    before = await api.job(job["id"])
+    for path, more in [
+        ("complete", {}), ("fail", {"error": {"message": "x"}}), ("release", {}), ("heartbeat", {}),
+        ("events", {"events": [{"message": "x"}]}), ("steps", {"name": "a", "occurrence": 0, "result": 1}), ("cancel/ack", {}),
+    ]:  # fmt: skip
+        problem(await api.post(f"/v1/jobs/{job['id']}/{path}", stale | more), 409, "lease_lost")
+    problem(await api.put(f"/v1/jobs/{job['id']}/checkpoint", stale | {"seq": 1, "data": 1}), 409, "lease_lost")
+    assert await api.job(job["id"]) == before
+
+
+async def test_a_failure_is_tried_again_and_keeps_its_error(api: Api) -> None:
+    job = await api.running()
+    error = {"message": "quota", "kind": "provider", "details": {"code": 429}}
+    body = {"fence": job["lease"]["fence"], "error": error, "retry_after_seconds": 60}
+    receipt = api.ok(await api.post(f"/v1/jobs/{job['id']}/fail", body))
+    assert (receipt["status"], receipt["attempt"]) == ("retry", 2)
+    seen = await api.job(job["id"])
+    assert seen["error"] == error
+    assert seen["location"] == "delayed"
+    api.clock.advance(60)
+    assert (await api.job(job["id"]))["location"] == "ready"
+
+
+async def test_a_release_gives_the_job_back_at_a_time(api: Api) -> None:
+    job = await api.running()
+    fence = job["lease"]["fence"]
+    body = {"fence": fence, "run_at": "2200-01-01T00:00:00Z", "reason": "later"}
+    assert api.ok(await api.post(f"/v1/jobs/{job['id']}/release", body))["run_at"] == "2200-01-01T00:00:00.000000Z"
+    both = {"fence": fence, "run_at": "2200-01-01T00:00:00Z", "delay_seconds": 1}
+    assert (await api.post(f"/v1/jobs/{job['id']}/release", both)).status_code == 422
+
+
+async def test_a_cancel_is_heard_in_the_heartbeat_and_acknowledged(api: Api) -> None:
+    job = await api.running()
+    body = {"fence": job["lease"]["fence"]}
+    pulse = api.ok(await api.post(f"/v1/jobs/{job['id']}/heartbeat", body | {"lease_seconds": 120}))
+    assert (pulse["cancel_requested"], pulse["paused"]) == (False, False)
+    api.ok(await api.post(f"/v1/jobs/{job['id']}/cancel", {"reason": "stop"}))
+    pulse = api.ok(await api.post(f"/v1/jobs/{job['id']}/heartbeat", body))
+    assert (pulse["cancel_requested"], pulse["cancel_reason"]) == (True, "stop")
+    assert api.ok(await api.post(f"/v1/jobs/{job['id']}/cancel/ack", body))["status"] == "cancelled"
+
+
+async def test_finishes_answer_each_item_on_its_own(api: Api) -> None:
+    jobs = [await api.running(type=f"t{n}", worker=f"w{n}") for n in range(3)]
+    items: list[dict[str, Any]] = [
+        {"id": jobs[0]["id"], "fence": jobs[0]["lease"]["fence"], "outcome": "complete", "result": {"ok": True}},
+        {"id": jobs[1]["id"], "fence": 999, "outcome": "complete"},
+        {
+            "id": jobs[1]["id"],
+            "fence": jobs[1]["lease"]["fence"],
+            "outcome": "fail",
+            "error": {"message": "x"},
+            "retryable": False,
+        },
+        {"id": jobs[2]["id"], "fence": jobs[2]["lease"]["fence"], "outcome": "release", "worker": "w2"},
+        {"id": NEVER, "fence": 1, "outcome": "complete"},
+        {"id": "nobody", "fence": 1, "outcome": "complete"},
+    ]
+    answers = api.ok(await api.post("/v1/finishes", {"items": items}))["items"]
+    assert [a.get("status") for a in answers] == ["succeeded", None, "failed", "queued", None, None]
+    assert [a["error"]["code"] for a in answers if "error" in a] == ["lease_lost", "not_found", "not_found"]
+    assert [a["id"] for a in answers] == [i["id"] for i in items]
+
+
+async def test_heartbeats_answer_each_item_on_its_own(api: Api) -> None:
+    job = await api.running(worker="w1")
+    fence = job["lease"]["fence"]
+    items = [
+        {"id": job["id"], "fence": fence, "events": [{"message": "half"}], "checkpoint": {"seq": 1, "data": {"n": 1}}},
+        {"id": job["id"], "fence": fence + 1},
+    ]
+    alive, lost = api.ok(await api.post("/v1/heartbeats", {"items": items}))["items"]
+    assert alive["id"] == job["id"]
+    assert lost["error"]["code"] == "lease_lost"
+    assert (await api.job(job["id"]))["checkpoint"] == {"n": 1}
+    assert [e["message"] for e in api.ok(await api.get(f"/v1/jobs/{job['id']}/events"))["items"]] == ["half"]
+
+
+async def test_an_outcome_that_nobody_knows_is_refused(api: Api) -> None:
+    response = await api.post("/v1/finishes", {"items": [{"id": NEVER, "fence": 1, "outcome": "explode"}]})
+    assert pointer(response).startswith("/items/0")
+
+
+async def test_checkpoints_rise_and_the_same_again_is_fine(api: Api) -> None:
+    job = await api.running()
+    fence = job["lease"]["fence"]
+
+    async def save(seq: int, data: object) -> Any:
+        return await api.put(f"/v1/jobs/{job['id']}/checkpoint", {"fence": fence, "seq": seq, "data": data})
+
+    assert api.ok(await save(2, {"page": 2})) == {"seq": 2}
+    assert api.ok(await save(2, {"page": 2})) == {"seq": 2}
+    problem(await save(2, {"page": 3}), 409, "checkpoint_conflict")
+    problem(await save(1, {"page": 1}), 409, "checkpoint_conflict")
+
+
+async def test_steps_are_kept_once_and_come_with_the_next_claim(api: Api) -> None:
+    job = await api.running()
+    fence = job["lease"]["fence"]
+    body = {"fence": fence, "name": "search", "occurrence": 0, "result": {"hits": [1.50]}}
+    first = await api.post(f"/v1/jobs/{job['id']}/steps", body)
+    assert b'{"hits":[1.5]}' in first.content
+    again = await api.post(f"/v1/jobs/{job['id']}/steps", body | {"result": "other"})
+    assert api.ok(again)["result"] == {"hits": [1.5]}
+    api.ok(await api.post(f"/v1/jobs/{job['id']}/release", {"fence": fence}))
+    (resumed,) = await api.claim()
+    assert [(s["name"], s["result"]) for s in resumed["steps"]] == [("search", {"hits": [1.5]})]
+    page = api.ok(await api.get(f"/v1/jobs/{job['id']}/steps"))
+    assert [s["name"] for s in page["items"]] == ["search"]
+
+
+async def test_events_are_numbered_and_the_same_id_adds_nothing(api: Api) -> None:
+    job = await api.running()
+    event = {"message": "one", "id": NEVER, "level": "warn", "payload": {"p": 1}}
+    body = {"fence": job["lease"]["fence"], "events": [event, {"message": "two"}]}
+    assert api.ok(await api.post(f"/v1/jobs/{job['id']}/events", body), 201) == {"seqs": [1, 2]}
+    again = body | {"events": [event]}
+    assert api.ok(await api.post(f"/v1/jobs/{job['id']}/events", again), 201) == {"seqs": [1]}
+    first = api.ok(await api.get(f"/v1/jobs/{job['id']}/events", params={"limit": 1}))
+    assert [(e["seq"], e["level"], e["message"], e["payload"]) for e in first["items"]] == [
+        (1, "warn", "one", {"p": 1})
+    ]
+    rest = api.ok(await api.get(f"/v1/jobs/{job['id']}/events", params={"cursor": first["next_cursor"]}))
+    assert [e["message"] for e in rest["items"]] == ["two"]
+
+
+async def test_a_result_can_be_waited_for(api: Api) -> None:
+    job = await api.running()
+    waiting = asyncio.create_task(api.get(f"/v1/jobs/{job['id']}/result", params={"wait_seconds": 30}))
+    await eventually(lambda: _is(api.service.admission.waiting == 1))
+    api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", {"fence": job["lease"]["fence"], "result": 42}))
+    response = await waiting
+    assert api.ok(response)["result"] == 42
+    assert response.headers["etag"] == '"3"'
+
+
+async def test_a_result_that_is_not_there_yet_is_a_status(api: Api) -> None:
+    job = await api.enqueue(delay_seconds=60)
+    response = await api.get(f"/v1/jobs/{job['id']}/result")
+    assert api.ok(response, 202) == {"id": job["id"], "status": "queued", "location": "delayed"}
+
+
+async def test_an_artifact_is_streamed_in_and_out(api: Api) -> None:
+    job = await api.running()
+    content = bytes(range(256)) * 1000
+    path = f"/v1/jobs/{job['id']}/artifacts"
+    headers = {"interlock-fence": str(job["lease"]["fence"]), "content-type": "text/plain"}
+    made = api.ok(await api.call("PUT", path, params={"name": "a/../b é.txt"}, content=content, headers=headers))
+    assert made["size"] == len(content)
+    assert made["sha256"] == hashlib.sha256(content).hexdigest()
+    assert [a["id"] for a in api.ok(await api.get(path))["items"]] == [made["id"]]
+    read = await api.get(f"{path}/{made['id']}")
+    assert read.content == content
+    assert read.headers["content-type"] == "text/plain"
+    assert read.headers["content-disposition"].startswith("attachment;")
+    part = await api.get(f"{path}/{made['id']}", headers={"range": "bytes=10-19"})
+    assert part.status_code == 206
+    assert part.content == content[10:20]
+    assert part.headers["content-range"] == f"bytes 10-19/{len(content)}"
+    problem(await api.get(f"{path}/{made['id']}", headers={"range": "bytes=9999999-"}), 416, "range_not_satisfiable")
+    problem(await api.get(f"{path}/{NEVER}"), 404, "not_found")
+
+
+async def test_an_artifact_needs_the_fence_of_the_lease(api: Api) -> None:
+    job = await api.running()
+    path = f"/v1/jobs/{job['id']}/artifacts"
+    assert pointer(await api.call("PUT", path, params={"name": "a"}, content=b"x")) == "/fence"
+    headers = {"interlock-fence": str(job["lease"]["fence"] + 1)}
+    problem(await api.call("PUT", path, params={"name": "a"}, content=b"x", headers=headers), 409, "lease_lost")
+    assert api.ok(await api.get(path))["items"] == []
+
+
+async def test_small_artifacts_come_along_with_the_result(api: Api) -> None:
+    job = await api.running(worker="w1")
+    body = {
+        "fence": job["lease"]["fence"],
+        "artifacts": [
+            {"name": "a.txt", "content_base64": base64.b64encode(b"hello").decode(), "content_type": "text/plain"},
+            {"name": "page", "url": "https://example.com/x"},
+        ],
+    }
+    first = api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", body))
+    assert api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", body)) == first
+    found = {a["name"]: a for a in api.ok(await api.get(f"/v1/jobs/{job['id']}/artifacts"))["items"]}
+    assert found["page"]["url"] == "https://example.com/x"
+    assert (await api.get(f"/v1/jobs/{job['id']}/artifacts/{found['a.txt']['id']}")).content == b"hello"
+
+
+async def _is(fact: bool) -> bool:
+    return fact

@@ -1,0 +1,83 @@
+"""Gates from the command line: what it prints, what it decides and how it exits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from interlock import assemble
+from interlock.domain.approval import Approval, OpenGate
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.wire import job_request
+from tests.cli.test_cli import CLI, cli
+
+__all__ = ["cli"]  # the fixture
+
+
+def gates(cli: CLI, *prompts: str, schema: str | None = None) -> list[Approval]:
+    """A waiting job for each prompt."""
+
+    async def ask() -> list[Approval]:
+        found = []
+        async with assemble.open_engine(cli.database) as engine:
+            for prompt in prompts:
+                await engine.jobs.enqueue(local(), job_request({"type": "t", "payload": {"mail": "all"}}))
+                (job,) = await engine.leases.claim("default", ClaimAsk("w"))
+                order = OpenGate(job.id, job.fence, "w", "", prompt, schema=schema)
+                approval = (await engine.gates.open(local(), order)).approval
+                assert approval is not None
+                found.append(approval)
+        return found
+
+    return asyncio.run(ask())
+
+
+def status(cli: CLI, gate: Approval) -> object:
+    return cli.json("jobs", "show", gate.job_id)["status"]
+
+
+def test_open_gates_are_listed_newest_first_and_shown_with_what_they_are_about(cli: CLI) -> None:
+    first, second = gates(cli, "Send \x1b[31mit?", "And this?")
+    plain = cli("approvals", "list").stdout
+    assert plain.index(second.id) < plain.index(first.id)
+    assert "\x1b" not in plain
+    assert "0/1" in plain
+    items = cli.json("approvals", "list", "--limit", "1", "--before", second.id)["items"]
+    assert isinstance(items, list)
+    assert [item["id"] for item in items] == [first.id]
+    assert '{"mail":"all"}' in cli("approvals", "show", first.id).stdout
+    shown = cli.json("approvals", "show", first.id)
+    assert (shown["digest"], shown["status"], shown["votes"]) == (first.digest, "open", [])
+    assert not [field for field in shown if "token" in field]
+
+
+def test_an_approval_lets_the_job_go_on_and_is_told_again(cli: CLI) -> None:
+    (gate,) = gates(cli, "Send it?", schema='{"type": "integer"}')
+    assert cli("approvals", "approve", gate.id, "--data", '"much"').returncode == 4
+    assert cli("approvals", "approve", gate.id, "--digest", "0" * 64).returncode == 4
+    for _ in range(2):
+        done = cli("approvals", "approve", gate.id, "--data", "5", "--comment", "fine", "--digest", gate.digest)
+        assert (done.returncode, done.stdout) == (0, "approved\n")
+    assert status(cli, gate) == Status.QUEUED
+    refused = cli("approvals", "deny", gate.id, "--json")
+    assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (4, "already_decided")
+    assert cli("approvals", "list").stdout == "no approvals\n"
+    assert gate.id in cli("approvals", "list", "--all").stdout
+    assert gate.id in cli("approvals", "list", "--status", "approved", "--job", gate.job_id).stdout
+
+
+def test_a_denial_ends_the_job(cli: CLI) -> None:
+    (gate,) = gates(cli, "Send it?")
+    assert cli("approvals", "deny", gate.id, "--comment", "no").stdout == "denied\n"
+    assert status(cli, gate) == Status.FAILED
+
+
+@pytest.mark.parametrize("command", ["show", "approve", "deny"])
+def test_an_unknown_gate_is_exit_code_3(cli: CLI, command: str) -> None:
+    done = cli("approvals", command, "0193a1b2-ffff-7fff-8fff-ffffffffffff")
+    assert done.returncode == 3
+    assert "no approval 0193a1b2" in done.stderr

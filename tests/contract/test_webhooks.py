@@ -1,0 +1,615 @@
+"""Subscriptions and the outbox: who is told of what, in the same transaction, and how deliveries are handed out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from interlock.domain.lifecycle import Status
+from interlock.domain.registry import Agent
+from interlock.domain.webhook import (
+    EVENTS,
+    MOST_SUBSCRIPTIONS,
+    Delivery,
+    DeliveryFilter,
+    DeliveryStatus,
+    Dispatch,
+    Mode,
+    NewSubscription,
+    Outcome,
+    Settlement,
+    Subscription,
+)  # fmt: skip
+from interlock.errors import IdempotencyKeyReuse, Invalid
+from tests.contract.builders import NEVER, Desk, cancel, complete, fail, new_id, new_job, release
+from tests.contract.doors import Door, job_in, move, refusal
+
+LEASE = 30.0
+OK = Outcome(DeliveryStatus.DELIVERED)
+AGAIN = Outcome(DeliveryStatus.FAILED, 60.0)
+DEAD = Outcome(DeliveryStatus.DEAD)
+GONE = Outcome(DeliveryStatus.DEAD, ends_subscription=True)
+
+
+async def listen(desk: Desk, *events: str, **fields: Any) -> Subscription:
+    facts = {"id": new_id(), "url": "https://hooks.example/in", "events": events or EVENTS, "secret": "whsec_c2VjcmV0"}
+    new = NewSubscription(**facts | fields)
+    return (await desk.store.outbox.subscribe(desk.tenant, new)).subscription
+
+
+async def channels(desk: Desk) -> list[str]:
+    return [c.channel for c in await desk.store.outbox.due_channels(10_000) if c.tenant == desk.tenant]
+
+
+async def take(desk: Desk, want: int = 1000) -> list[Dispatch]:
+    """Everything that is due, oldest first."""
+    wants = [(channel, want) for channel in await channels(desk)]
+    taken = await desk.store.outbox.take(desk.tenant, wants, lease_seconds=LEASE, fresh_secret="whsec_ZnJlc2g=")
+    return sorted(taken, key=lambda d: (d.version, EVENTS.index(d.event)))
+
+
+async def settle(desk: Desk, dispatch: Dispatch, outcome: Outcome, code: int | None = None) -> bool:
+    settlement = Settlement(dispatch.id, dispatch.grab, outcome, code, None if outcome is OK else "why")
+    return await desk.store.outbox.settle(desk.tenant, settlement)
+
+
+async def deliveries(desk: Desk, **filter: Any) -> list[Delivery]:
+    return await desk.store.outbox.deliveries(desk.tenant, DeliveryFilter(**filter))
+
+
+async def delivery(desk: Desk, id: str) -> Delivery:
+    (found,) = [d for d in await deliveries(desk, limit=200) if d.id == id]
+    return found
+
+
+async def heard(desk: Desk) -> list[str]:
+    """The events that are due, and are now told."""
+    taken = await take(desk)
+    for dispatch in taken:
+        assert await settle(desk, dispatch, OK, 200)
+    return [dispatch.event for dispatch in taken]
+
+
+async def test_nothing_is_written_where_nobody_listens(desk: Desk, rival: Desk) -> None:
+    await listen(rival)
+    job = await desk.running()
+    await desk.do(complete(job))
+    assert await deliveries(desk) == await deliveries(rival) == []
+
+
+async def test_every_move_of_a_job_is_an_event(desk: Desk) -> None:
+    await listen(desk, *(f"job.{status}" for status in Status))
+    job = await desk.running(tags=("a", "b"), agent_kind="planner", agent_id="7")
+    await desk.do(fail(job, retry_after_seconds=1.0))
+    desk.clock.advance(2)
+    job = await desk.again(job)
+    await desk.do(release(job))
+    job = await desk.again(job)
+    await desk.do(complete(job, result='{"a": "secret result"}'))
+    taken = await take(desk)
+    assert [(d.event, d.previous, d.status, d.attempt, d.version) for d in taken] == [
+        ("job.queued", None, "queued", 1, 1),
+        ("job.running", "queued", "running", 1, 2),
+        ("job.retry", "running", "retry", 2, 3),
+        ("job.running", "retry", "running", 2, 4),
+        ("job.queued", "running", "queued", 2, 5),
+        ("job.running", "queued", "running", 2, 6),
+        ("job.succeeded", "running", "succeeded", 2, 7),
+    ]
+    assert {(d.job_id, d.type, d.agent_kind, d.agent_id, tuple(d.tags)) for d in taken} == {
+        (job.id, "work", "planner", "7", ("a", "b"))
+    }
+    assert {(d.url, tuple(d.secrets), d.folded) for d in taken} == {
+        ("https://hooks.example/in", ("whsec_c2VjcmV0",), 0)
+    }
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.QUEUED, Status.RUNNING)])
+async def test_reaching_a_status_tells_those_who_listen_to_it_and_no_others(
+    desk: Desk, door: Door, status: Status
+) -> None:
+    mine = await listen(desk, f"job.{status}")
+    await listen(desk, *(f"job.{other}" for other in Status if other not in (status, Status.QUEUED, Status.RUNNING)))
+    job = await job_in(desk, door, status)
+    (told,) = await take(desk)
+    assert (told.subscription_id, told.event, told.job_id) == (mine.id, f"job.{status}", job.id)
+
+
+async def test_a_cancel_request_is_no_move(desk: Desk) -> None:
+    job = await desk.running()
+    await listen(desk)
+    await desk.do(cancel(job.id))
+    assert await heard(desk) == []
+
+
+async def test_an_event_is_written_with_its_change_or_not_at_all(desk: Desk) -> None:
+    await listen(desk)
+    jobs = [new_job(), new_job(parent_id=NEVER)]
+    await desk.store.enqueue(desk.tenant, jobs, whole=True)
+    assert await deliveries(desk) == []
+    await desk.store.enqueue(desk.tenant, jobs)
+    assert {d.job_id for d in await deliveries(desk)} == {jobs[0].id}
+
+
+async def test_a_replayed_enqueue_is_told_once(desk: Desk) -> None:
+    await listen(desk, "job.queued")
+    for _ in range(2):
+        await desk.store.enqueue(desk.tenant, [new_job(idempotency_key="k", body_sha256=b"b")])
+    assert await heard(desk) == ["job.queued"]
+
+
+async def test_a_change_by_direct_sql_is_told_too(desk: Desk, door: Door) -> None:
+    job = await desk.running()
+    await listen(desk, "job.succeeded")
+    await move(door, job, Status.SUCCEEDED, desk.clock.now)
+    assert [d.job_id for d in await take(desk)] == [job.id]
+
+
+async def test_only_the_types_asked_for_are_told(desk: Desk) -> None:
+    await listen(desk, "job.queued", types=("a", "b"))
+    await listen(desk, "job.queued", types=())
+    ids = await desk.add_all([new_job(type=type) for type in ("a", "b", "c", "A", "ab")])
+    assert sorted(d.job_id for d in await take(desk)) == sorted(ids[:2])
+
+
+async def test_an_expired_subscription_hears_nothing_until_it_is_renewed(desk: Desk) -> None:
+    mine = await listen(desk, "job.queued", expires_in_seconds=10.0)
+    desk.clock.advance(10)
+    await desk.add()
+    assert await heard(desk) == []
+    renewed = await desk.store.outbox.renew(desk.tenant, mine.id, 5.0)
+    assert renewed is not None
+    assert renewed.expires_at == desk.after(5)
+    await desk.add()
+    desk.clock.advance(6)
+    assert await heard(desk) == ["job.queued"], "what happened before the end is told after it too"
+    assert (await desk.store.outbox.renew(desk.tenant, mine.id, None)) == renewed._replace(expires_at=None)
+
+
+@pytest.mark.parametrize("status", [Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED])
+async def test_a_jobs_own_webhook_gets_its_terminal_event_alone(desk: Desk, door: Door, status: Status) -> None:
+    url = "https://jobs.example:8443/done?x=1"
+    job = await job_in(desk, door, status, webhook=url)
+    await job_in(desk, door, status, type="other")
+    (told,) = await take(desk)
+    assert (told.event, told.job_id, told.url, told.subscription_id) == (f"job.{status}", job.id, url, None)
+    assert told.channel == "host:jobs.example:8443"
+    assert told.secrets == ["whsec_ZnJlc2g="]
+
+
+async def test_jobs_own_webhooks_share_a_secret_that_can_be_rotated(desk: Desk) -> None:
+    outbox = desk.store.outbox
+    for _ in range(2):
+        await desk.do(cancel(await desk.add(webhook="https://jobs.example")))
+    assert {tuple(d.secrets) for d in await take(desk)} == {("whsec_ZnJlc2g=",)}
+    assert await outbox.rotate(desk.tenant, None, "whsec_bmV3", 60.0)
+    desk.clock.advance(LEASE)
+    assert {tuple(d.secrets) for d in await take(desk)} == {("whsec_bmV3", "whsec_ZnJlc2g=")}
+    desk.clock.advance(60)
+    assert {tuple(d.secrets) for d in await take(desk)} == {("whsec_bmV3",)}
+
+
+async def test_both_secrets_sign_while_one_is_rotated(desk: Desk) -> None:
+    mine = await listen(desk, "job.queued")
+    await desk.add()
+    assert await desk.store.outbox.rotate(desk.tenant, mine.id, "whsec_bmV3", 40.0)
+    assert [d.secrets for d in await take(desk)] == [["whsec_bmV3", "whsec_c2VjcmV0"]]
+    desk.clock.advance(40)
+    assert [d.secrets for d in await take(desk)] == [["whsec_bmV3"]]
+
+
+async def test_no_read_shows_a_secret(desk: Desk) -> None:
+    outbox = desk.store.outbox
+    mine = await listen(desk)
+    await outbox.rotate(desk.tenant, mine.id, "whsec_bmV3", 60.0)
+    await desk.add()
+    shown = repr([
+        await outbox.subscriptions(desk.tenant, limit=10), await outbox.subscription(desk.tenant, mine.id),
+        await deliveries(desk), await outbox.renew(desk.tenant, mine.id, 9.0), mine,
+    ])  # fmt: skip
+    assert "whsec" not in shown
+    assert mine.url in shown
+
+
+async def test_a_gate_is_told_when_it_opens_and_when_it_is_decided(desk: Desk, door: Door) -> None:
+    await listen(desk, "approval.requested", "approval.decided")
+    job = await job_in(desk, door, Status.WAITING_FOR_APPROVAL)
+    await move(door, job, Status.QUEUED, desk.clock.now, verb="decide", metadata=f'{{"gate_id":"{job.gate_id}"}}')
+    told = await take(desk)
+    assert [(d.event, d.status, d.approval_id) for d in told] == [
+        ("approval.requested", "waiting_for_approval", job.gate_id),
+        ("approval.decided", "queued", job.gate_id),
+    ]
+
+
+async def test_a_gate_that_nobody_decided_is_not_told_as_decided(desk: Desk, door: Door) -> None:
+    await listen(desk, "approval.decided")
+    job = await job_in(desk, door, Status.WAITING_FOR_APPROVAL)
+    await desk.do(cancel(job.id))
+    assert await heard(desk) == []
+
+
+class TestQueueReady:
+    async def test_jobs_of_one_type_that_come_together_are_one_event(self, desk: Desk) -> None:
+        await listen(desk, "queue.ready")
+        await desk.add_all([new_job(type=type) for type in "aabab"])
+        assert sorted(d.type for d in await take(desk)) == ["a", "b"]
+
+    async def test_it_is_due_when_the_job_is(self, desk: Desk) -> None:
+        await listen(desk, "queue.ready")
+        await desk.add(run_at=desk.after(60))
+        assert await heard(desk) == []
+        desk.clock.advance(60)
+        assert await heard(desk) == ["queue.ready"]
+
+    async def test_a_job_that_comes_back_is_ready_again(self, desk: Desk) -> None:
+        job = await desk.running()
+        await listen(desk, "queue.ready")
+        await desk.do(release(job))
+        assert await heard(desk) == ["queue.ready"]
+        await desk.do(fail(await desk.again(job), retry_after_seconds=5.0))
+        assert await heard(desk) == []
+        desk.clock.advance(5)
+        assert await heard(desk) == ["queue.ready"]
+
+    async def test_a_parent_is_ready_when_its_children_have_ended(self, desk: Desk) -> None:
+        parent = await desk.running(type="parent")
+        children = await desk.add_all([new_job(type="child", parent_id=parent.id) for _ in range(2)])
+        await listen(desk, "queue.ready", types=("parent",))
+        await desk.do(release(parent, children=tuple(children)))
+        await desk.do(cancel(children[0]))
+        assert await heard(desk) == []
+        await desk.do(cancel(children[1]))
+        assert await heard(desk) == ["queue.ready"]
+
+    async def test_a_job_is_ready_when_its_turn_in_the_line_of_its_agent_has_come(self, desk: Desk) -> None:
+        await desk.store.set_agent(desk.tenant, Agent("planner", "7", max_concurrency=1))
+        await listen(desk, "queue.ready")
+        for type in ("first", "second"):
+            await desk.add(type=type, agent_kind="planner", agent_id="7")
+        assert [d.type for d in await take(desk)] == ["first"]
+        (job,) = await desk.claim()
+        desk.clock.advance(1)
+        await desk.do(complete(job))
+        assert [d.type for d in await take(desk)] == ["second"]
+
+
+class TestBursts:
+    async def test_events_of_one_kind_within_the_interval_are_folded_into_one(self, desk: Desk) -> None:
+        await listen(desk, "job.queued", min_interval_seconds=10.0)
+        first = await desk.add()
+        assert [(d.job_id, d.folded) for d in await take(desk)] == [(first, 0)]
+        for _ in range(4):
+            desk.clock.advance(1)
+            last = await desk.add()
+        assert await take(desk) == []
+        desk.clock.advance(6)
+        (told,) = await take(desk)
+        assert (told.job_id, told.folded) == (last, 3)
+        assert await settle(desk, told, OK)
+        assert sorted(d.folded for d in await deliveries(desk)) == [0, 3]
+
+    async def test_other_kinds_are_not_held_back_by_it(self, desk: Desk) -> None:
+        await listen(desk, "job.queued", "job.cancelled", min_interval_seconds=10.0)
+        first = await desk.add()
+        assert await heard(desk) == ["job.queued"]
+        await desk.do(cancel(first))
+        await desk.add(type="other")
+        assert sorted(await heard(desk)) == ["job.cancelled", "job.queued"]
+
+    async def test_a_folded_event_keeps_its_count_however_often_it_is_tried(self, desk: Desk) -> None:
+        await listen(desk, "job.queued", min_interval_seconds=10.0)
+        await desk.add_all([new_job(), new_job(), new_job()])
+        (told,) = await take(desk)
+        await settle(desk, told, AGAIN)
+        desk.clock.advance(60)
+        await desk.add()
+        again = {d.id: d for d in await take(desk)}
+        assert again[told.id] == told._replace(grab=again[told.id].grab, attempts=1)
+        assert len(again) == 2
+
+
+class TestGroups:
+    async def members(self, desk: Desk, count: int, **fields: Any) -> list[str]:
+        facts = {"mode": Mode.GROUP, "group_id": "g", **fields}
+        return [(await listen(desk, "job.queued", url=f"https://m{n}.example/", **facts)).id for n in range(count)]
+
+    async def told(self, desk: Desk) -> Dispatch:
+        (told,) = await take(desk)
+        return told
+
+    async def test_one_member_gets_each_event_in_turn(self, desk: Desk) -> None:
+        members = await self.members(desk, 3)
+        await desk.add_all([new_job() for _ in range(7)])
+        taken = await take(desk)
+        assert len({d.job_id for d in taken}) == len(taken) == 7
+        assert sorted([d.subscription_id for d in taken].count(id) for id in members) == [2, 2, 3]
+
+    async def test_a_member_that_fails_is_passed_over_at_once(self, desk: Desk) -> None:
+        members = await self.members(desk, 2)
+        await desk.add()
+        first = await self.told(desk)
+        await settle(desk, first, AGAIN)
+        second = await self.told(desk)
+        assert (second.id, second.attempts) == (first.id, 1)
+        assert {first.subscription_id, second.subscription_id} == set(members)
+        await settle(desk, second, OK)
+        for _ in range(3):
+            await desk.add()
+            again = await self.told(desk)
+            assert again.subscription_id == second.subscription_id, "the other one still rests"
+            await settle(desk, again, OK)
+        desk.clock.advance(5)
+        await desk.add()
+        assert (await self.told(desk)).subscription_id == first.subscription_id
+
+    async def test_when_all_have_failed_it_waits(self, desk: Desk) -> None:
+        await self.members(desk, 2)
+        await desk.add()
+        for _ in range(2):
+            await settle(desk, await self.told(desk), AGAIN)
+        assert await take(desk) == []
+        desk.clock.advance(60)
+        assert (await self.told(desk)).attempts == 2
+
+    async def test_a_member_that_is_gone_hands_its_event_on(self, desk: Desk) -> None:
+        await self.members(desk, 2)
+        await desk.add()
+        first = await self.told(desk)
+        await settle(desk, first, GONE, 410)
+        second = await self.told(desk)
+        assert second.subscription_id != first.subscription_id
+        await settle(desk, second, GONE, 410)
+        assert (await delivery(desk, first.id)).status is DeliveryStatus.DEAD
+
+    async def test_only_members_that_listen_to_it_are_asked(self, desk: Desk) -> None:
+        await self.members(desk, 1, types=("a",))
+        (b,) = await self.members(desk, 1, types=("b",))
+        await desk.add_all([new_job(type="b") for _ in range(3)])
+        assert {d.subscription_id for d in await take(desk)} == {b}
+
+    async def test_nobody_left_to_ask_ends_a_delivery(self, desk: Desk) -> None:
+        await self.members(desk, 1, types=("a",))
+        (b,) = await self.members(desk, 1, types=("b",))
+        await desk.add(type="b")
+        await desk.store.outbox.unsubscribe(desk.tenant, b)
+        assert await take(desk) == []
+        (left,) = await deliveries(desk)
+        assert (left.status, left.last_error) == (DeliveryStatus.DEAD, "nobody_listens")
+
+    async def test_groups_and_broadcasts_do_not_mix(self, desk: Desk) -> None:
+        await self.members(desk, 2)
+        await self.members(desk, 2, group_id="h")
+        await listen(desk, "job.queued")
+        await listen(desk, "job.queued")
+        await desk.add()
+        assert len(await take(desk)) == 4
+
+
+async def test_what_is_taken_is_nobody_elses_until_its_lease_ends(desk: Desk) -> None:
+    await listen(desk, "job.queued")
+    await desk.add()
+    (first,) = await take(desk)
+    assert await take(desk) == []
+    desk.clock.advance(LEASE)
+    (second,) = await take(desk)
+    assert second == first._replace(grab=first.grab + 1)
+    assert not await settle(desk, first, OK)
+    assert (await delivery(desk, first.id)).status is DeliveryStatus.PENDING
+    assert await settle(desk, second, OK)
+    assert not await settle(desk, second, AGAIN)
+    assert (await delivery(desk, first.id)).status is DeliveryStatus.DELIVERED
+
+
+async def test_takers_at_once_share_what_there_is(desk: Desk) -> None:
+    await listen(desk, "job.queued")
+    await desk.add_all([new_job() for _ in range(40)])
+    taken = await asyncio.gather(*(take(desk, want=10) for _ in range(4)))
+    ids = [d.id for part in taken for d in part]
+    assert len(ids) == len(set(ids))
+    ids += [d.id for d in await take(desk)]
+    assert len(ids) == len(set(ids)) == 40
+
+
+async def test_no_more_is_taken_of_a_channel_than_asked_for(desk: Desk) -> None:
+    await listen(desk, "job.queued")
+    await desk.add_all([new_job() for _ in range(5)])
+    assert [len(await take(desk, want=2)) for _ in range(4)] == [2, 2, 1, 0]
+
+
+async def test_what_is_given_back_was_not_tried(desk: Desk) -> None:
+    await listen(desk, "job.queued")
+    await desk.add()
+    (told,) = await take(desk)
+    await desk.store.outbox.give_back(desk.tenant, told.id, told.grab, 1.0)
+    assert await take(desk) == []
+    desk.clock.advance(1)
+    (again,) = await take(desk)
+    assert (again.id, again.attempts) == (told.id, 0)
+
+
+async def test_a_delivery_shows_what_became_of_it(desk: Desk) -> None:
+    mine = await listen(desk, "job.queued")
+    job = await desk.add()
+    started = desk.clock.now
+    (told,) = await take(desk)
+    desk.clock.advance(1)
+    await settle(desk, told, AGAIN, 500)
+    expected = Delivery(
+        told.id, "job.queued", job, mine.id, DeliveryStatus.FAILED, 1, started, desk.after(60), desk.clock.now, 500,
+        "why", None, 0,
+    )  # fmt: skip
+    assert await deliveries(desk, subscription_id=mine.id) == await deliveries(desk, job_id=job) == [expected]
+    desk.clock.advance(60)
+    (told,) = await take(desk)
+    await settle(desk, told, DEAD, 503)
+    (shown,) = await deliveries(desk, status=DeliveryStatus.DEAD)
+    assert (shown.attempts, shown.next_try_at, shown.settled_at, shown.last_status_code) == (
+        2, None, desk.clock.now, 503,
+    )  # fmt: skip
+    assert await deliveries(desk, status=DeliveryStatus.FAILED) == []
+
+
+@pytest.mark.parametrize("outcome", [OK, AGAIN, DEAD])
+async def test_anything_can_be_sent_again_as_it_was(desk: Desk, outcome: Outcome) -> None:
+    await listen(desk, "job.queued", min_interval_seconds=5.0)
+    await desk.add()
+    (told,) = await take(desk)
+    await settle(desk, told, outcome)
+    again = await desk.store.outbox.redeliver(desk.tenant, told.id)
+    assert again is not None
+    assert (again.status, again.attempts, again.settled_at) == (DeliveryStatus.PENDING, 0, None)
+    (sent,) = await take(desk)
+    assert sent == told._replace(grab=sent.grab)
+
+
+async def test_sending_again_beats_a_try_under_way(desk: Desk) -> None:
+    await listen(desk, "job.queued")
+    await desk.add()
+    (told,) = await take(desk)
+    await desk.store.outbox.redeliver(desk.tenant, told.id)
+    assert not await settle(desk, told, DEAD)
+    assert len(await take(desk)) == 1
+
+
+async def test_a_receiver_that_is_gone_is_told_nothing_more(desk: Desk) -> None:
+    mine = await listen(desk, "job.queued")
+    other = await listen(desk, "job.queued")
+    await desk.add_all([new_job(), new_job()])
+    first = next(d for d in await take(desk, want=1) if d.subscription_id == mine.id)
+    await settle(desk, first, GONE, 410)
+    shown = await desk.store.outbox.subscription(desk.tenant, mine.id)
+    assert shown is not None
+    assert (shown.ended_at, shown.ended_reason) == (desk.clock.now, "gone")
+    assert {d.status for d in await deliveries(desk, subscription_id=mine.id)} == {DeliveryStatus.DEAD}
+    await desk.add()
+    desk.clock.advance(LEASE)
+    assert {d.subscription_id for d in await take(desk)} == {other.id}
+    await desk.store.outbox.renew(desk.tenant, mine.id, None)
+    await desk.add()
+    assert mine.id in {d.subscription_id for d in await take(desk)}
+
+
+async def test_failures_in_a_row_are_counted(desk: Desk) -> None:
+    mine = await listen(desk, "job.queued")
+
+    async def failures() -> int:
+        shown = await desk.store.outbox.subscription(desk.tenant, mine.id)
+        assert shown is not None
+        return shown.failures
+
+    await desk.add_all([new_job() for _ in range(20)])
+    taken = await take(desk)
+    for n, dispatch in enumerate(taken[:19], 1):
+        await settle(desk, dispatch, AGAIN)
+        assert await failures() == n
+    await settle(desk, taken[19], OK)
+    assert await failures() == 0
+
+
+async def test_the_same_key_and_body_is_the_same_subscription(desk: Desk) -> None:
+    new = NewSubscription(new_id(), "https://a.example/", ("job.queued",), "whsec_YQ==", key="k", body_sha256=b"one")
+    outbox = desk.store.outbox
+    first, replayed = await outbox.subscribe(desk.tenant, new)
+    assert not replayed
+    assert await outbox.subscribe(desk.tenant, new) == (first, False), "the very same call, repeated below us"
+    assert await outbox.subscribe(desk.tenant, new._replace(id=new_id())) == (first, True)
+    with pytest.raises(IdempotencyKeyReuse):
+        await outbox.subscribe(desk.tenant, new._replace(id=new_id(), body_sha256=b"two"))
+    assert await outbox.subscriptions(desk.tenant, limit=10) == [first]
+
+
+async def test_a_tenant_has_so_many_subscriptions_and_no_more(desk: Desk) -> None:
+    for _ in range(MOST_SUBSCRIPTIONS):
+        await listen(desk, "job.queued")
+    with pytest.raises(Invalid):
+        await listen(desk, "job.queued")
+    assert len(await desk.store.outbox.subscriptions(desk.tenant, limit=1000)) == MOST_SUBSCRIPTIONS
+
+
+async def test_lists_are_newest_first_and_paged(desk: Desk) -> None:
+    outbox = desk.store.outbox
+    subscriptions = [await listen(desk, "job.queued") for _ in range(5)]
+    newest = await outbox.subscriptions(desk.tenant, limit=2)
+    assert newest == subscriptions[:2:-1]
+    assert await outbox.subscriptions(desk.tenant, before=newest[-1].id, limit=9) == subscriptions[2::-1]
+    for n in range(5):
+        await desk.add(type=f"t{n}")
+        desk.clock.advance(1)
+    mine = subscriptions[0].id
+    whole = await deliveries(desk, subscription_id=mine)
+    assert [d.created_at for d in whole] == sorted((d.created_at for d in whole), reverse=True)
+    page = await deliveries(desk, subscription_id=mine, limit=2)
+    assert page + await deliveries(desk, subscription_id=mine, before=page[-1].id) == whole
+    assert len(whole) == 5
+
+
+async def test_unsubscribing_takes_what_was_on_its_way_along(desk: Desk) -> None:
+    mine, other = await listen(desk, "job.queued"), await listen(desk, "job.queued")
+    await desk.add()
+    assert await desk.store.outbox.unsubscribe(desk.tenant, mine.id)
+    assert not await desk.store.outbox.unsubscribe(desk.tenant, mine.id)
+    assert await desk.store.outbox.subscription(desk.tenant, mine.id) is None
+    assert [d.subscription_id for d in await take(desk)] == [other.id]
+
+
+async def test_what_has_ended_is_swept_after_a_while(desk: Desk) -> None:
+    outbox = desk.store.outbox
+    await listen(desk, "job.queued", expires_in_seconds=10.0)
+    lasting = await listen(desk, "job.queued")
+    await desk.add()
+    taken = await take(desk)
+    for dispatch in taken:
+        await settle(desk, dispatch, OK)
+    desk.clock.advance(69)
+    await outbox.sweep_subscriptions(60.0, 1000)
+    assert len(await outbox.subscriptions(desk.tenant, limit=10)) == 2
+    desk.clock.advance(1)
+    assert await outbox.sweep_subscriptions(60.0, 1000) >= 1
+    assert await outbox.subscriptions(desk.tenant, limit=10) == [lasting]
+    assert await outbox.forget_deliveries(71.0, 1000) == 0
+    assert [d.status for d in await deliveries(desk)] == [DeliveryStatus.DELIVERED]
+    assert await outbox.forget_deliveries(70.0, 1000) >= 1
+    assert await deliveries(desk) == []
+
+
+async def test_channels_come_in_turns_of_their_tenants(desk: Desk, rival: Desk) -> None:
+    for _ in range(3):
+        await listen(desk, "job.queued")
+    await listen(rival, "job.queued")
+    await desk.add_all([new_job() for _ in range(10)])
+    desk.clock.advance(1)
+    await rival.add()
+    due = [c.tenant for c in await desk.store.outbox.due_channels(10_000) if c.tenant in (desk.tenant, rival.tenant)]
+    assert due == [desk.tenant, rival.tenant, desk.tenant, desk.tenant]
+
+
+async def test_a_foreign_subscription_or_delivery_is_like_an_unknown_one(desk: Desk, rival: Desk) -> None:
+    outbox, tenant = desk.store.outbox, desk.tenant
+    theirs = await listen(rival, "job.queued")
+    await rival.add()
+    (told,) = await take(rival)
+    for id in (theirs.id, NEVER):
+        assert await outbox.subscription(tenant, id) is None
+        assert not await outbox.unsubscribe(tenant, id)
+        assert await outbox.renew(tenant, id, 1.0) is None
+        assert not await outbox.rotate(tenant, id, "whsec_ZXZpbA==", 0.0)
+        assert await outbox.deliveries(tenant, DeliveryFilter(subscription_id=id)) == []
+    assert await outbox.redeliver(tenant, told.id) is None
+    assert not await outbox.settle(tenant, Settlement(told.id, told.grab, DEAD, None, None))
+    await outbox.give_back(tenant, told.id, told.grab, 0.0)
+    assert await outbox.take(tenant, [(told.channel, 9)], lease_seconds=LEASE, fresh_secret="whsec_YQ==") == []
+    assert await deliveries(desk) == []
+    assert await settle(rival, told, OK)
+    assert (await outbox.subscription(rival.tenant, theirs.id)) == theirs
+
+
+async def test_a_row_that_is_neither_due_nor_settled_is_refused(desk: Desk, door: Door) -> None:
+    await listen(desk, "job.queued")
+    await desk.add()
+    (told,) = await take(desk)
+    for change in ("next_try_at = null", "status = 'dead'", "status = 'lost'"):
+        said = await refusal(door, f"update outbox set {change} where tenant = $1 and id = $2", desk.tenant, told.id)
+        assert "check" in said.lower()

@@ -1,0 +1,119 @@
+"""Issuers as the settings name them: what is missing or odd is said, with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interlock.domain.issuer import Claims, issuers
+from interlock.errors import Invalid
+
+GOOD: dict[str, Any] = {
+    "issuer": "https://id.example.com",
+    "audience": "interlock",
+    "algorithms": ["RS256"],
+    "jwks_uri": "https://id.example.com/keys",
+}
+
+
+def test_the_least_that_an_issuer_needs() -> None:
+    (one,) = issuers([GOOD])
+    assert (one.issuer, one.audience, one.algorithms) == (
+        GOOD["issuer"],
+        frozenset({"interlock"}),
+        frozenset({"RS256"}),
+    )
+    assert (one.typ, one.claims, one.tenants, one.longest_life_seconds) == (
+        frozenset({"at+jwt"}), Claims(), None, 3600,
+    )  # fmt: skip
+    assert one.actor("ada") == "ada"
+
+
+def test_everything_that_can_be_said_of_an_issuer() -> None:
+    (one,) = issuers(
+        [
+            GOOD
+            | {
+                "audience": ["a", "b"],
+                "typ": "JWT",
+                "claims": {"tenant": "org", "roles": ["realm", "roles"]},
+                "roles": {"ops": "operate"},
+                "tenants": ["acme"],
+                "name": "corp",
+                "longest_life_seconds": 600,
+            }
+        ]
+    )
+    assert (one.audience, one.typ, one.tenants) == (frozenset("ab"), frozenset({"jwt"}), frozenset({"acme"}))
+    assert (one.claims.tenant, one.claims.roles, one.claims.types) == (("org",), ("realm", "roles"), ("types",))
+    assert one.roles_of(["ops", "admin"]) == {"operate"}
+    assert (one.actor("ada"), one.longest_life_seconds) == ("corp/ada", 600)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"issuer": None}, "/issuer"),
+        ({"issuer": ""}, "/issuer"),
+        ({"issuer": 7}, "/issuer"),
+        ({"audience": None}, "/audience"),
+        ({"audience": []}, "/audience"),
+        ({"audience": ["a", 1]}, "/audience"),
+        ({"audience": ""}, "/audience"),
+        ({"algorithms": None}, "/algorithms"),
+        ({"algorithms": ["none"]}, "/algorithms"),
+        ({"algorithms": ["HS256"]}, "/algorithms"),
+        ({"algorithms": {"RS256": 1}}, "/algorithms"),
+        ({"jwks_uri": None}, "/jwks_uri"),
+        ({"jwks": {"keys": []}}, "/jwks_uri"),
+        ({"jwks_uri": None, "jwks": {}}, "/jwks"),
+        ({"jwks_uri": None, "jwks": "keys"}, "/jwks"),
+        ({"jwks_uri": "http://id.example.com/keys"}, "/jwks_uri"),
+        ({"jwks_uri": "http://127.0.0.1.evil.example/keys"}, "/jwks_uri"),
+        ({"jwks_uri": "file:///etc/keys"}, "/jwks_uri"),
+        ({"jwks_uri": "https://user:secret@id.example.com/keys"}, "/jwks_uri"),
+        ({"jwks_uri": "https:///keys"}, "/jwks_uri"),
+        ({"typ": []}, "/typ"),
+        ({"claims": []}, "/claims"),
+        ({"claims": {"tenants": "t"}}, "/claims/tenants"),
+        ({"claims": {"tenant": ""}}, "/claims/tenant"),
+        ({"claims": {"tenant": []}}, "/claims/tenant"),
+        ({"claims": {"tenant": ["a", 1]}}, "/claims/tenant"),
+        ({"roles": ["read"]}, "/roles"),
+        ({"roles": {"ops": "king"}}, "/roles/ops"),
+        ({"tenants": []}, "/tenants"),
+        ({"name": "a/b"}, "/name"),
+        ({"name": ""}, "/name"),
+        ({"longest_life_seconds": 0}, "/longest_life_seconds"),
+        ({"longest_life_seconds": 86_401}, "/longest_life_seconds"),
+        ({"longest_life_seconds": True}, "/longest_life_seconds"),
+        ({"longest_life_seconds": "600"}, "/longest_life_seconds"),
+        ({"algorithm": "RS256"}, "/algorithm"),
+    ],
+)
+def test_what_is_wrong_with_an_issuer_is_said_with_its_place(changes: dict[str, Any], pointer: str) -> None:
+    table = {name: value for name, value in (GOOD | changes).items() if value is not None}
+    with pytest.raises(Invalid) as caught:
+        issuers([GOOD | {"issuer": "https://fine.example.com"}, table])
+    assert caught.value.pointer == f"/issuers/1{pointer}"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "[::1]:80"])
+def test_plain_http_is_for_ones_own_machine_only(host: str) -> None:
+    (one,) = issuers([GOOD | {"jwks_uri": f"http://{host}/keys"}])
+    assert one.jwks_uri == f"http://{host}/keys"
+
+
+def test_several_issuers_need_names_and_each_its_own() -> None:
+    other = GOOD | {"issuer": "https://other.example.com"}
+    assert len(issuers([GOOD | {"name": "one"}, other | {"name": "two"}])) == 2
+    for pair in ([GOOD, other], [GOOD | {"name": "one"}, other], [GOOD | {"name": "x"}, other | {"name": "x"}]):
+        with pytest.raises(Invalid, match="name of its own"):
+            issuers(pair)
+    with pytest.raises(Invalid, match="named twice"):
+        issuers([GOOD | {"name": "one"}, GOOD | {"name": "two"}])
+
+
+def test_without_issuers_nobody_is_trusted() -> None:
+    assert issuers([]) == ()

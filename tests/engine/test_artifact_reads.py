@@ -1,0 +1,213 @@
+"""Reading artifacts, and the collecting of bytes that are nobody's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from interlock.domain.artifact import REPLACED_KEPT_SECONDS, UNFINISHED_KEPT_SECONDS
+from interlock.domain.principal import Principal
+from interlock.engine import intake
+from interlock.engine.engine import Engine
+from interlock.errors import (
+    ArtifactLost,
+    Unavailable,
+    Unsatisfiable,
+)  # fmt: skip
+from tests.support.artifacts import TENANT, content_of, grant, names, paths, put
+from tests.support.eventually import eventually
+from tests.support.stores import ManualClock
+
+
+async def test_one_range_of_bytes_is_read(files: Engine, who: Principal) -> None:
+    holder, content = await grant(files, who), bytes(range(256)) * 4096
+    made = await put(files, holder, content=content)
+    first, last = intake.PIECE - 3, 2 * intake.PIECE + 5
+    assert await content_of(files, holder, made, f"bytes={first}-{last}") == content[first : last + 1]
+    assert await content_of(files, holder, made, "bytes=-7") == content[-7:]
+    assert await content_of(files, holder, made, "bytes=0-1,3-4") == content
+    download = await files.artifacts.read(TENANT, holder.job_id, made.id, wanted="bytes=10-19")
+    assert (download.start, download.end) == (10, 20)
+    await download.chunks.aclose()
+    with pytest.raises(Unsatisfiable) as caught:
+        await content_of(files, holder, made, f"bytes={len(content)}-")
+    assert caught.value.size == len(content)
+
+
+def spoil_missing(path: Path) -> None:
+    path.unlink()
+
+
+def spoil_folder(path: Path) -> None:
+    path.unlink()
+    path.parent.rmdir()
+
+
+def spoil_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def spoil_altered(path: Path) -> None:
+    path.write_bytes(b"C" + path.read_bytes()[1:])
+
+
+def spoil_link(path: Path) -> None:
+    elsewhere = path.parent.parent.parent / "secret"
+    elsewhere.write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(elsewhere)
+
+
+def spoil_linked_folder(path: Path) -> None:
+    elsewhere = path.parent.parent.parent / "elsewhere"
+    path.parent.rename(elsewhere)
+    path.parent.symlink_to(elsewhere)
+
+
+def spoil_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [spoil_missing, spoil_folder, spoil_short, spoil_altered, spoil_link, spoil_linked_folder, spoil_pipe],
+)
+async def test_bytes_that_are_not_what_was_stored_are_never_handed_out_as_if_they_were(
+    files: Engine, who: Principal, root: Path, spoil: Callable[[Path], None]
+) -> None:
+    holder = await grant(files, who)
+    made = await put(files, holder)
+    spoil(paths(root)[0])
+    with pytest.raises(ArtifactLost):
+        await content_of(files, holder, made)
+
+
+async def test_of_a_damaged_file_the_last_piece_is_held_back(files: Engine, who: Principal, root: Path) -> None:
+    holder = await grant(files, who)
+    made = await put(files, holder, content=bytes(3 * intake.PIECE))
+    spoil_altered(paths(root)[0])
+    download = await files.artifacts.read(TENANT, holder.job_id, made.id)
+    assert len(await anext(download.chunks)) + len(await anext(download.chunks)) == 2 * intake.PIECE
+    with pytest.raises(ArtifactLost, match="not those that were stored"):
+        await anext(download.chunks)
+
+
+async def test_a_download_under_way_survives_a_replacement(files: Engine, who: Principal) -> None:
+    holder = await grant(files, who)
+    old = bytes(4 * intake.PIECE)
+    made = await put(files, holder, content=old)
+    download = await files.artifacts.read(TENANT, holder.job_id, made.id)
+    first = await anext(download.chunks)
+    await put(files, holder, content=b"new")
+    await files.artifacts.collect_orphans()
+    assert first + b"".join([chunk async for chunk in download.chunks]) == old
+
+
+def open_files() -> list[str]:
+    """What this process has open."""
+    opened = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this very listing
+            opened.append(str(entry.readlink()))
+    return opened
+
+
+async def test_a_download_that_is_closed_early_leaves_no_file_open(files: Engine, who: Principal, root: Path) -> None:
+    holder = await grant(files, who)
+    made = await put(files, holder, content=bytes(4 * intake.PIECE))
+    for _ in range(5):
+        download = await files.artifacts.read(TENANT, holder.job_id, made.id)
+        await anext(download.chunks)
+        await download.chunks.aclose()
+    assert [path for path in open_files() if path.startswith(str(root))] == []
+
+
+async def test_replaced_bytes_are_collected_when_their_time_has_come(
+    files: Engine, who: Principal, root: Path, clock: ManualClock
+) -> None:
+    holder = await grant(files, who)
+    await put(files, holder, content=b"old")
+    made = await put(files, holder, content=b"new")
+    assert await files.artifacts.collect_orphans() == 0
+    clock.advance(REPLACED_KEPT_SECONDS)
+    assert [await files.artifacts.collect_orphans() for _ in range(2)] == [1, 0]
+    assert len(paths(root)) == 1
+    assert await content_of(files, holder, made) == b"new"
+
+
+async def test_collecting_at_the_same_time_deletes_each_once_and_nothing_that_is_seen(
+    files: Engine, who: Principal, root: Path, clock: ManualClock
+) -> None:
+    holder = await grant(files, who)
+    for n in range(10):
+        await put(files, holder, f"{n}", b"old")
+        await put(files, holder, f"{n}", b"new")
+    clock.advance(REPLACED_KEPT_SECONDS)
+    assert sum(await asyncio.gather(*(files.artifacts.collect_orphans() for _ in range(8)))) == 10
+    assert len(paths(root)) == 10
+    for artifact in await files.artifacts.list(TENANT, holder.job_id):
+        assert await content_of(files, holder, artifact) == b"new"
+
+
+async def test_collecting_is_bounded(files: Engine, who: Principal, clock: ManualClock) -> None:
+    holder = await grant(files, who)
+    for n in range(5):
+        await put(files, holder, content=f"{n}".encode())
+    clock.advance(REPLACED_KEPT_SECONDS)
+    assert [await files.artifacts.collect_orphans(3) for _ in range(3)] == [3, 1, 0]
+
+
+async def test_an_upload_slower_than_its_time_is_refused_and_not_shown_without_its_bytes(
+    files: Engine, who: Principal, clock: ManualClock
+) -> None:
+    holder = await grant(files, who)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"some"
+        clock.advance(UNFINISHED_KEPT_SECONDS)
+        assert await files.artifacts.collect_orphans() == 1
+        yield b"more"
+
+    with pytest.raises(Unavailable, match="upload them again"):
+        await files.artifacts.put(TENANT, holder, "a", slow())
+    assert await names(files, holder) == []
+
+
+async def test_bytes_that_cannot_be_deleted_are_tried_again_later(
+    files: Engine, who: Principal, root: Path, clock: ManualClock
+) -> None:
+    holder = await grant(files, who)
+    await put(files, holder, content=b"old")
+    (old,) = paths(root)
+    await put(files, holder, content=b"new")
+    old.unlink()
+    old.mkdir()  # unlink refuses a directory, whoever asks
+    clock.advance(REPLACED_KEPT_SECONDS)
+    assert await files.artifacts.collect_orphans() == 0
+    assert await files.artifacts.collect_orphans() == 0
+    old.rmdir()
+    clock.advance(300)
+    assert await files.artifacts.collect_orphans() == 1
+
+
+async def test_upkeep_collects_in_the_background(files: Engine, who: Principal, root: Path, clock: ManualClock) -> None:
+    holder = await grant(files, who)
+    await put(files, holder, content=b"old")
+    await put(files, holder, content=b"new")
+    clock.advance(REPLACED_KEPT_SECONDS)
+    files.upkeep.start()
+
+    async def one_left() -> bool:
+        return len(paths(root)) == 1
+
+    try:
+        await eventually(one_left)
+    finally:
+        await files.upkeep.stop()
+        await files.artifacts.stop()

@@ -1,0 +1,406 @@
+"""Delivering the outbox to real receivers, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from interlock.domain.destination import Allowance
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import Principal
+from interlock.domain.webhook import DELAYS_SECONDS, DeliveryFilter, DeliveryStatus
+from interlock.engine.destination import Outside
+from interlock.engine.engine import Engine
+from interlock.engine.sender import LEASE_SECONDS, Pace, Sender
+from interlock.engine.webhooks import Created, delivery_to_dict, subscription_request, subscription_to_dict
+from interlock.errors import Forbidden, IdempotencyKeyReuse, Invalid, NotFound
+from interlock.storage.contract import Store
+from interlock.wire import Limits, job_request
+from tests.support.eventually import eventually
+from tests.support.receiver import Receiver, Seen, hang, receiver, says
+from tests.support.stores import ManualClock
+
+HERE = Allowance.of(["127.0.0.0/8"])
+EVERYTHING = DeliveryFilter(limit=200)
+
+
+@pytest.fixture
+async def desk(store: Store) -> AsyncIterator[Engine]:
+    """An engine whose webhooks may reach this machine."""
+    engine = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=30.0))
+    yield engine
+    await engine.upkeep.stop()
+    await engine.sender.stop()
+    await engine.outside.close()
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[Receiver]:
+    async with receiver() as made:
+        yield made
+
+
+async def subscribe(desk: Engine, who: Principal, there: str, /, **fields: Any) -> Created:
+    return await desk.webhooks.subscribe(who, subscription_request({"url": there, "events": ["job.queued"], **fields}))
+
+
+async def enqueue(desk: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
+    jobs = await desk.jobs.enqueue_batch(who, [job_request({"type": "t", **fields}) for _ in range(count)])
+    return [job.id for job in jobs]
+
+
+async def statuses(desk: Engine, who: Principal) -> list[tuple[DeliveryStatus, int, str | None]]:
+    return [(d.status, d.attempts, d.last_error) for d in await desk.webhooks.deliveries(who, EVERYTHING)]
+
+
+def after(condition: Callable[[], bool]) -> Any:
+    async def holds() -> bool:
+        return condition()
+
+    return eventually(holds)
+
+
+async def test_a_delivery_is_signed_by_the_standard(desk: Engine, who: Principal, there: Receiver) -> None:
+    created = await subscribe(desk, who, there.url)
+    assert created.secret is not None
+    (job,) = await enqueue(desk, who, tags=["x"])
+    assert await desk.sender.deliver_due() == 1
+    (seen,) = there.seen
+    message = Webhook(created.secret).verify(seen.body, seen.headers)
+    assert message["id"] == seen.headers["webhook-id"]
+    assert (message["type"], message["data"]["job_id"], message["data"]["tags"]) == ("job.queued", job, ["x"])
+    assert seen.headers["content-type"] == "application/json"
+    assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 1, None)]
+    assert await desk.sender.deliver_due() == 0
+
+
+async def test_a_rotating_secret_signs_beside_the_new_one(desk: Engine, who: Principal, there: Receiver) -> None:
+    created = await subscribe(desk, who, there.url)
+    new = await desk.webhooks.rotate(who, created.subscription.id)
+    await enqueue(desk, who)
+    await desk.sender.deliver_due()
+    (seen,) = there.seen
+    for secret in (str(created.secret), new):
+        Webhook(secret).verify(seen.body, seen.headers)
+
+
+async def test_a_jobs_own_webhook_is_told_of_its_end(desk: Engine, who: Principal, there: Receiver) -> None:
+    secret = await desk.webhooks.rotate_job_secret(who)
+    await enqueue(desk, who, webhook=there.url)
+    (job,) = await desk.leases.claim(who.tenant, ClaimAsk("w"))
+    assert await desk.sender.deliver_due() == 0
+    await desk.jobs.cancel(who, job.id, force=True)
+    await desk.sender.deliver_due()
+    (seen,) = there.seen
+    message = Webhook(secret).verify(seen.body, seen.headers)
+    assert (message["type"], message["data"]["status"]) == ("job.cancelled", "cancelled")
+    (told,) = await desk.webhooks.deliveries(who, DeliveryFilter(job_id=job.id))
+    assert told.status is DeliveryStatus.DELIVERED
+
+
+async def test_no_body_holds_payload_checkpoint_or_result(desk: Engine, who: Principal, there: Receiver) -> None:
+    await subscribe(desk, who, there.url, events=["job.queued", "job.running", "job.cancelled"])
+    await enqueue(desk, who, payload={"planted": "hush"}, headers={"h": "hush"}, requested_by="hush", webhook=there.url)
+    (job,) = await desk.leases.claim(who.tenant, ClaimAsk("w"))
+    await desk.jobs.cancel(who, job.id, reason="hush", force=True)
+    await desk.sender.deliver_due()
+    assert len(there.seen) == 4
+    assert not any(b"hush" in seen.body for seen in there.seen)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(500, "refused_by_receiver"), (404, "refused_by_receiver"), (302, "redirect_refused")]
+)
+async def test_a_failed_delivery_is_tried_again_with_the_same_id_and_body(
+    desk: Engine, who: Principal, there: Receiver, clock: ManualClock, status: int, error: str
+) -> None:
+    created = await subscribe(desk, who, there.url)
+    await enqueue(desk, who)
+    there.answer = says(status, f"location: {there.url}\r\n")
+    await desk.sender.deliver_due()
+    assert await statuses(desk, who) == [(DeliveryStatus.FAILED, 1, error)]
+    assert await desk.sender.deliver_due() == 0
+    there.answer = says(204)
+    clock.advance(DELAYS_SECONDS[0] * 1.2)
+    await desk.sender.deliver_due()
+    assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 2, None)]
+    first, second = there.seen
+    assert (first.headers["webhook-id"], first.body) == (second.headers["webhook-id"], second.body)
+    Webhook(str(created.secret)).verify(second.body, second.headers)
+
+
+async def test_a_delivery_is_dead_after_its_last_try_and_can_be_sent_again(
+    desk: Engine, who: Principal, there: Receiver, clock: ManualClock
+) -> None:
+    await subscribe(desk, who, there.url)
+    await enqueue(desk, who)
+    there.answer = says(500)
+    for delay in (*DELAYS_SECONDS, 0):
+        assert await desk.sender.deliver_due() == 1
+        clock.advance(delay * 1.2)
+    assert await statuses(desk, who) == [(DeliveryStatus.DEAD, len(DELAYS_SECONDS) + 1, "refused_by_receiver")]
+    assert await desk.sender.deliver_due() == 0
+    there.answer = says(200)
+    await desk.webhooks.redeliver(who, there.ids[0])
+    await desk.sender.deliver_due()
+    assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 1, None)]
+    assert len(set(there.ids)) == len({seen.body for seen in there.seen}) == 1
+
+
+async def test_a_receiver_that_is_down_for_an_hour_misses_nothing(
+    desk: Engine, who: Principal, clock: ManualClock
+) -> None:
+    async with receiver() as gone:
+        pass
+    await subscribe(desk, who, gone.url)
+    jobs = await enqueue(desk, who, 20)
+    for _ in range(60):
+        await desk.sender.deliver_due()
+        clock.advance(60)
+    assert {error for _, _, error in await statuses(desk, who)} == {"cannot_connect"}
+    async with receiver(port=gone.port) as back:
+        clock.advance(7200 * 1.2)
+        await desk.sender.deliver_due()
+        assert sorted(json.loads(seen.body)["data"]["job_id"] for seen in back.seen) == sorted(jobs)
+    assert {status for status, _, _ in await statuses(desk, who)} == {DeliveryStatus.DELIVERED}
+
+
+async def test_a_receiver_that_says_gone_is_left_alone(desk: Engine, who: Principal, there: Receiver) -> None:
+    created = await subscribe(desk, who, there.url)
+    await enqueue(desk, who, 50)
+    there.answer = says(410)
+    await desk.sender.deliver_due()
+    assert len(there.seen) <= Pace().channel
+    assert {status for status, _, _ in await statuses(desk, who)} == {DeliveryStatus.DEAD}
+    shown = await desk.webhooks.subscription(who, created.subscription.id)
+    assert shown.ended_reason == "gone"
+    await enqueue(desk, who)
+    assert await desk.sender.deliver_due() == 0
+
+
+async def test_a_receiver_that_hangs_delays_nobody_else(desk: Engine, who: Principal, there: Receiver) -> None:
+    async with receiver() as stuck:
+        stuck.answer = hang
+        await subscribe(desk, who, stuck.url)
+        await subscribe(desk, who, there.url)
+        await enqueue(desk, who, 40)
+        desk.sender.start()
+        await after(lambda: len(there.seen) == 40)
+        assert stuck.most_at_once <= Pace().channel
+        assert stuck.under_way > 0
+
+
+async def test_one_tenants_flood_leaves_the_others_their_share(desk: Engine, who: Principal, there: Receiver) -> None:
+    """Thirty receivers of one tenant hang, each with a queue of its own; eight tenants have one event each."""
+    async with AsyncExitStack() as stack:
+        for n in range(2, 32):
+            stuck = await stack.enter_async_context(receiver(host=f"127.0.0.{n}"))
+            stuck.answer = hang
+            await subscribe(desk, who, stuck.url)
+        await enqueue(desk, who, 10)
+        desk.sender.start()
+        others = [who._replace(tenant=f"other-{n}") for n in range(8)]
+        for other in others:
+            await subscribe(desk, other, there.url)
+            await enqueue(desk, other, 1)
+        await after(lambda: len(there.seen) == len(others))
+
+
+async def test_the_oldest_backlogs_do_not_keep_a_newcomer_waiting(
+    store: Store, there: Receiver, who: Principal
+) -> None:
+    """Everybody is served in turn, however many were there before and however much they have."""
+    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE))
+    sender = Sender(store, desk.outside, pace=Pace(total=1))
+    backlogs = [who._replace(tenant=f"old-{n}") for n in range(6)]
+    for tenant in (*backlogs, who):
+        await subscribe(desk, tenant, there.url)
+        await enqueue(desk, tenant, 5 if tenant is not who else 1)
+    (mine,) = await desk.webhooks.deliveries(who, EVERYTHING)
+    await sender.deliver_due()
+    assert there.ids.index(mine.id) <= len(backlogs)
+    assert len(there.ids) == 31
+    await desk.outside.close()
+
+
+async def test_one_host_gets_no_more_at_once_than_its_share(
+    store: Store, there: Receiver, who: Principal, clock: ManualClock
+) -> None:
+    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE))
+    sender = Sender(store, desk.outside, pace=Pace(total=64, tenant=64, host=3, channel=4))
+    go = asyncio.Event()
+
+    async def wait(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        await go.wait()
+        await says(200)(seen, writer)
+
+    there.answer = wait
+    for _ in range(5):
+        await subscribe(desk, who, there.url)
+    await enqueue(desk, who, 4)
+    sender.start()
+    await after(lambda: there.under_way == 3)
+    go.set()
+
+    async def all_told() -> bool:
+        clock.advance(1)  # those that found the host busy come back a second later
+        return len(there.ids) == 20
+
+    await eventually(all_told)
+    await sender.stop()
+    assert (there.most_at_once, len(there.ids)) == (3, 20)
+    await desk.outside.close()
+
+
+async def test_two_senders_send_everything_once(store: Store, there: Receiver, who: Principal) -> None:
+    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE))
+    other = Sender(store, desk.outside)
+    await subscribe(desk, who, there.url)
+    await enqueue(desk, who, 100)
+    tried = await asyncio.gather(desk.sender.deliver_due(), other.deliver_due())
+    assert len(there.ids) == len(set(there.ids)) == sum(tried) == 100
+    await desk.outside.close()
+
+
+async def test_what_a_stopped_sender_had_in_hand_is_sent_by_another(
+    store: Store, there: Receiver, who: Principal, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.engine.sender.LAST_WORDS_SECONDS", 0.01)
+    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE))
+    await subscribe(desk, who, there.url)
+    await enqueue(desk, who, 3)
+    there.answer = hang
+    desk.sender.start()
+    await after(lambda: there.under_way == 3)
+    await desk.sender.stop()
+    there.answer = says(200)
+    assert await desk.sender.deliver_due() == 0
+    clock.advance(LEASE_SECONDS)
+    assert await desk.sender.deliver_due() == 3
+    assert sorted(there.ids[:3]) == sorted(there.ids[3:])
+    await desk.outside.close()
+
+
+async def test_what_is_under_way_when_a_sender_stops_may_still_land(
+    desk: Engine, there: Receiver, who: Principal
+) -> None:
+    go = asyncio.Event()
+
+    async def wait(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        await go.wait()
+        await says(200)(seen, writer)
+
+    there.answer = wait
+    await subscribe(desk, who, there.url)
+    await enqueue(desk, who)
+    desk.sender.start()
+    await after(lambda: there.under_way == 1)
+    stopping = asyncio.create_task(desk.sender.stop())
+    go.set()
+    await stopping
+    assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 1, None)]
+
+
+class TestSubscriptions:
+    async def test_a_secret_is_shown_once(self, desk: Engine, who: Principal, there: Receiver) -> None:
+        fields = {"key": "k", "types": ["t"], "expires_in_seconds": 60}
+        first = await subscribe(desk, who, there.url, **fields)
+        assert first.secret is not None
+        assert first.secret.startswith("whsec_")
+        again = await subscribe(desk, who, there.url, **fields)
+        assert again == (first.subscription, None, True)
+        with pytest.raises(IdempotencyKeyReuse):
+            await subscribe(desk, who, there.url, key="k")
+        shown = subscription_to_dict(first.subscription, now=await desk.reads.now())
+        assert shown["active"]
+        assert first.secret not in repr([shown, await desk.webhooks.subscriptions(who)])
+
+    @pytest.mark.parametrize(
+        ("fields", "pointer"),
+        [
+            ({"events": []}, "/events"),
+            ({"events": ["job.done"]}, "/events/0"),
+            ({"mode": "hash"}, "/mode"),
+            ({"mode": "group"}, "/group_id"),
+            ({"group_id": "g"}, "/group_id"),
+            ({"mode": "group", "group_id": ""}, "/group_id"),
+            ({"min_interval_seconds": -1}, "/min_interval_seconds"),
+            ({"min_interval_seconds": 86_401}, "/min_interval_seconds"),
+            ({"expires_in_seconds": 0}, "/expires_in_seconds"),
+            ({"key": "a\nb"}, "/key"),
+            ({"url": "https://127.0.0.1/"}, None),
+            ({"url": "https://10.0.0.1/"}, "/url"),
+            ({"url": "http://a.example/"}, "/url"),
+            ({"secret": "whsec_mine"}, ""),
+            ({"tenant": "other"}, ""),
+        ],
+    )
+    async def test_a_request_is_checked(
+        self, desk: Engine, who: Principal, there: Receiver, fields: dict[str, Any], pointer: str | None
+    ) -> None:
+        if pointer is None:
+            assert await subscribe(desk, who, there.url, **fields)
+            return
+        with pytest.raises(Invalid) as caught:
+            await subscribe(desk, who, there.url, **fields)
+        assert caught.value.pointer == pointer
+        assert await desk.webhooks.subscriptions(who) == []
+
+    @pytest.mark.parametrize("url", ["https://169.254.169.254/", "https://a.example:22/", "http://a.example/", "x"])
+    async def test_a_jobs_webhook_is_checked_too(self, desk: Engine, who: Principal, url: str) -> None:
+        with pytest.raises(Invalid) as caught:
+            await desk.jobs.enqueue(who, job_request({"type": "t", "webhook": url}))
+        assert caught.value.pointer == "/webhook"
+
+    async def test_only_operators_may(self, desk: Engine, who: Principal, there: Receiver) -> None:
+        created = await subscribe(desk, who, there.url)
+        weak = who._replace(roles=frozenset({"read", "produce", "work", "approve"}))
+        id = created.subscription.id
+        for call in (
+            subscribe(desk, weak, there.url),
+            desk.webhooks.subscriptions(weak),
+            desk.webhooks.subscription(weak, id),
+            desk.webhooks.unsubscribe(weak, id),
+            desk.webhooks.renew(weak, id),
+            desk.webhooks.rotate(weak, id),
+            desk.webhooks.rotate_job_secret(weak),
+            desk.webhooks.deliveries(weak, EVERYTHING),
+            desk.webhooks.redeliver(weak, id),
+        ):
+            with pytest.raises(Forbidden):
+                await call
+
+    @pytest.mark.parametrize("id", ["nonsense", "0193a1b2-ffff-7fff-8fff-ffffffffffff"])
+    async def test_what_is_not_there_is_not_found(self, desk: Engine, who: Principal, id: str) -> None:
+        for call, what in (
+            (desk.webhooks.subscription(who, id), "subscription"),
+            (desk.webhooks.unsubscribe(who, id), "subscription"),
+            (desk.webhooks.renew(who, id), "subscription"),
+            (desk.webhooks.rotate(who, id), "subscription"),
+            (desk.webhooks.deliveries(who, DeliveryFilter(subscription_id=id)), "subscription"),
+            (desk.webhooks.redeliver(who, id), "delivery"),
+        ):
+            with pytest.raises(NotFound, match=f"no {what} {id}"):
+                await call
+
+    async def test_a_delivery_is_shown_with_times_people_can_read(
+        self, desk: Engine, who: Principal, there: Receiver
+    ) -> None:
+        await subscribe(desk, who, there.url)
+        await enqueue(desk, who)
+        (told,) = await desk.webhooks.deliveries(who, EVERYTHING)
+        shown = delivery_to_dict(told)
+        assert shown["created_at"] == shown["next_try_at"] == "2027-01-15T08:00:00.000000Z"
+        assert (shown["status"], shown["settled_at"]) == ("pending", None)
+
+    async def test_what_ended_is_swept(self, desk: Engine, who: Principal, there: Receiver, clock: ManualClock) -> None:
+        await subscribe(desk, who, there.url, expires_in_seconds=10)
+        clock.advance(11 + 86_400)
+        assert await desk.webhooks.sweep_subscriptions() == 1
+        assert await desk.webhooks.subscriptions(who) == []

@@ -1,0 +1,157 @@
+"""People who decide at the same moment, in several processes; and the text of a link token, which is kept nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.domain.approval import Approval, Ballot, Decision, GateStatus, OpenGate
+from interlock.domain.decide import Cancel, Expire, Order
+from interlock.domain.job import Job, Refused
+from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.storage.contract import Store
+from tests.process import acts
+from tests.process.acts import TENANT
+from tests.process.conftest import FAST, Judge, new_id
+from tests.support.crew import Crew, Failed, until
+from tests.support.postgres import find_binaries
+
+APPROVE, DENY = Decision.APPROVE, Decision.DENY
+ADA = Principal(TENANT, "user:ada", frozenset({"approve"}))
+AGENT = Principal(TENANT, "worker:w", frozenset({"work"}))
+
+
+async def vote(store: Store, ballots: Sequence[Ballot]) -> list[Any]:
+    """How each ballot left its gate, or the code of its refusal."""
+    answers = await store.decide(TENANT, ballots)
+    return [answer.error.code if isinstance(answer, Refused) else str(answer.status) for answer in answers]
+
+
+def asks(job: Job, **fields: Any) -> OpenGate:
+    made = {"id": job.id, "fence": job.fence, "worker": "w", "gate_id": new_id(), "prompt": "Go on?"}
+    return OpenGate(**{**made, "opened_by": "worker:w", **fields})
+
+
+async def waiting(judge: Judge, **fields: Any) -> tuple[Job, Approval]:
+    (job,) = await judge.running()
+    order = asks(job, **fields)
+    await judge.store.carry_out(TENANT, [order])
+    (gate,) = await judge.store.approvals(TENANT, [order.gate_id])
+    assert gate is not None
+    return job, gate
+
+
+async def gate_now(judge: Judge, gate: Approval) -> Approval:
+    (now,) = await judge.store.approvals(TENANT, [gate.id])
+    assert now is not None
+    return now
+
+
+def nobody_failed(answers: list[Any]) -> None:
+    failed = [answer for answer in answers if isinstance(answer, Failed)]
+    assert not failed, failed
+
+
+async def test_of_64_deciders_in_several_processes_exactly_one_decides(judge: Judge) -> None:
+    with Crew(judge.place, 8) as crew:
+        for _ in range(2 if FAST else 6):
+            job, gate = await waiting(judge)
+            ballots = [Ballot(gate.id, f"user:{i}", DENY if i % 2 else APPROVE) for i in range(64)]
+            answers = crew.race(*((vote, [ballot]) for ballot in ballots))
+            nobody_failed(answers)
+            now = await gate_now(judge, gate)
+            assert Counter(said for (said,) in answers) == {str(now.status): 1, "already_decided": 63}
+            assert len(now.votes) == 1
+            (after,) = await judge.jobs([job.id])
+            assert after.status is (Status.QUEUED if now.status is GateStatus.APPROVED else Status.FAILED)
+            assert [row.verb for row in await judge.store.history(TENANT, job.id)][2:] == [Verb.OPEN_GATE, Verb.DECIDE]
+            if after.status is Status.QUEUED:
+                await judge.store.carry_out(TENANT, [Cancel(job.id, "user:x")])
+    await judge.check()
+
+
+async def test_the_same_vote_from_everywhere_at_once_is_counted_once_and_answered_the_same(judge: Judge) -> None:
+    with Crew(judge.place, 8) as crew:
+        _, gate = await waiting(judge, required=2)
+        answers = crew.race(*[(vote, [Ballot(gate.id, "user:ada", APPROVE)])] * 32)
+        assert answers == [["open"]] * 32
+        assert len((await gate_now(judge, gate)).votes) == 1
+        answers = crew.race(*((vote, [Ballot(gate.id, f"user:{i}", APPROVE)]) for i in range(32)))
+        nobody_failed(answers)
+        assert Counter(said for (said,) in answers) == {"approved": 1, "already_decided": 31}
+    await judge.check()
+
+
+async def test_a_decision_and_a_cancel_never_both_end_a_wait(judge: Judge) -> None:
+    await both(judge, lambda job: Cancel(job.id, "user:x"), {}, Status.CANCELLED, GateStatus.VOID, "gate_void")
+
+
+async def test_a_decision_and_an_expiry_never_both_end_a_wait(judge: Judge) -> None:
+    fields = {"expires_in_seconds": 0.02}
+    await both(judge, lambda job: Expire(job.id), fields, Status.FAILED, GateStatus.EXPIRED, "gate_expired")
+
+
+async def both(
+    judge: Judge, rival: Any, fields: dict[str, Any], ends: Status, closes: GateStatus, refused: str
+) -> None:
+    with Crew(judge.place, 2) as crew:
+        for _ in range(15 if FAST else 60):
+            job, gate = await waiting(judge, **fields)
+            if fields:  # right at its end, so that either may come first
+                await until(lambda end=gate.expires_at: past(judge, end - 2_000), "the gate is about to expire")  # type: ignore[misc]
+            order: Order = rival(job)
+            answers = crew.race((vote, [Ballot(gate.id, "user:ada", APPROVE)]), (acts.carry_out, [order]))
+            nobody_failed(answers)
+            ((said,), _) = answers
+            (after,), now = await judge.jobs([job.id]), await gate_now(judge, gate)
+            if said == "approved":
+                assert now.status is GateStatus.APPROVED
+                assert after.status in (Status.QUEUED, ends)  # a cancel finds it queued and ends it
+                await judge.store.carry_out(TENANT, [Cancel(job.id, "user:x")])
+            else:
+                assert (said, now.status, after.status, now.votes) == (refused, closes, ends, ())
+    await judge.check()
+
+
+async def past(judge: Judge, micros: int) -> bool:
+    return await judge.store.now() >= micros
+
+
+async def test_the_text_of_a_link_token_is_in_no_byte_of_the_database_and_in_no_log(
+    judge: Judge, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    engine = Engine(judge.store)
+    tokens = []
+    for decision in Decision:
+        (job,) = await judge.running()
+        approval = (await engine.gates.open(AGENT, asks(job))).approval
+        assert approval is not None
+        tokens += [(await engine.gates.mint(ADA, approval.id)).token for _ in range(2)]
+        await engine.gates.decide_by_token(tokens[-1], decision, comment="planted comment")
+        assert tokens[-1] not in repr(await judge.store.history(TENANT, job.id))
+    kept = await asyncio.to_thread(everything_kept, judge)
+    assert b"planted comment" in kept  # what is looked at does hold what was written
+    secrets = [token.removeprefix("ilg_") for token in tokens]
+    assert [secret for secret in secrets if secret.encode() in kept or secret in caplog.text] == []
+    assert [secret for secret in secrets if secret.encode().hex().encode() in kept] == []
+
+
+def everything_kept(judge: Judge) -> bytes:
+    """The files of a SQLite database, or a dump of a PostgreSQL one."""
+    if judge.admin_dsn is None:
+        path = Path(judge.place.address)
+        return b"".join(file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*")))
+    dump = subprocess.run(
+        [find_binaries() / "pg_dump", "--dbname", judge.admin_dsn], capture_output=True, check=True, timeout=60
+    )
+    return dump.stdout

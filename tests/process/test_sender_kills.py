@@ -1,0 +1,133 @@
+"""Senders that are killed, and workers that are killed while somebody listens: no event is missed, none is invented."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from interlock.domain.destination import Allowance
+from interlock.domain.lifecycle import TERMINAL
+from interlock.domain.webhook import EVENTS, DeliveryFilter, DeliveryStatus, NewSubscription
+from interlock.engine.destination import Outside
+from interlock.engine.sender import STAGES, Sender
+from tests.process.acts import TENANT
+from tests.process.conftest import FAST, Judge, new_id
+from tests.process.test_kills import orphans_gone
+from tests.process.toil import toil_in_a_process
+from tests.support.crew import Member, Place, members, until
+from tests.support.receiver import Receiver, receiver
+
+JOBS = 12
+LEASE_SECONDS = 0.4
+HERE = Allowance.of(["127.0.0.1"])
+SECRET = "whsec_" + "c2VjcmV0" * 4
+
+
+def sender_in_a_process(pipe: Connection, place: Place, stage: str, nth: int) -> None:
+    """Send until a stage is reached for the nth time, and die right there."""
+    passed: Counter[str] = Counter()
+
+    def at(here: str) -> None:
+        passed[here] += 1
+        if here == stage and passed[here] == nth:
+            pipe.send(dict(passed))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def work() -> None:
+        sender = Sender(await place.open(size=2), Outside(HERE), lease_seconds=LEASE_SECONDS, at=at)
+        sender.start()
+        await asyncio.Event().wait()
+
+    asyncio.run(work())
+
+
+async def listen(judge: Judge, there: Receiver) -> None:
+    new = NewSubscription(new_id(), there.url, EVENTS, SECRET)
+    await judge.store.outbox.subscribe(TENANT, new)
+
+
+async def everything(judge: Judge) -> list[Any]:
+    found: list[Any] = []
+    while page := await judge.store.outbox.deliveries(
+        TENANT, DeliveryFilter(before=found[-1].id if found else None, limit=200)
+    ):
+        found += page
+    return found
+
+
+async def receive(member: Member) -> Any:
+    """What a process says, while the receiver here goes on answering."""
+    return await asyncio.to_thread(member.receive)
+
+
+async def end(member: Member) -> None:
+    await asyncio.to_thread(member.wait)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_sender_killed_at_any_stage_misses_nothing(judge: Judge, stage: str) -> None:
+    async with receiver() as there:
+        await listen(judge, there)
+        await judge.add(JOBS)
+        for nth in (1, 3):
+            member = Member(sender_in_a_process, judge.place, stage, nth)
+            with members(member):
+                passed = await receive(member)
+                await end(member)
+            assert passed[stage] == nth
+        outside = Outside(HERE)
+        survivor = Sender(judge.store, outside, lease_seconds=LEASE_SECONDS)
+        survivor.start()
+
+        async def all_told() -> bool:
+            return {d.status for d in await everything(judge)} == {DeliveryStatus.DELIVERED}
+
+        await until(all_told, "every event is told")
+        await survivor.stop()
+        await outside.close()
+        told = {d.id: d for d in await everything(judge)}
+        assert len(told) == JOBS + 1, "one queue.ready for them all"
+        assert set(there.ids) == told.keys()
+        bodies: dict[str, set[bytes]] = {}
+        for seen in there.seen:
+            bodies.setdefault(seen.headers["webhook-id"], set()).add(seen.body)
+        assert all(len(texts) == 1 for texts in bodies.values()), "told twice is told the same"
+        assert all(json.loads(text)["id"] == id for id, (text,) in bodies.items())
+
+
+async def test_every_move_of_a_killed_worker_is_in_the_outbox_and_no_other(judge: Judge) -> None:
+    """The outbox row is part of the transaction: what history says happened is what will be told."""
+    dice = random.Random()
+    async with receiver() as there:
+        await listen(judge, there)
+    for worker in range(1, 9 if FAST else 31):
+        member = Member(toil_in_a_process, judge.place, worker)
+        with members(member):
+            assert member.receive() is None
+            member.pipe.send("go")
+            for _ in range(dice.randrange(1, 12)):
+                member.receive()
+            end_at = time.perf_counter() + dice.uniform(0, 0.004)
+            while time.perf_counter() < end_at:  # a moment, not a wait: nothing depends on its length
+                pass
+            member.signal(signal.SIGKILL)
+            member.wait()
+    if judge.place.engine == "postgres":
+        await orphans_gone(judge)
+    moves: Counter[tuple[str, str]] = Counter()
+    for job in await judge.everything():
+        for row in await judge.store.history(TENANT, job.id):
+            if row.from_status != row.to_status:
+                moves[job.id, f"job.{row.to_status}"] += 1
+    told = Counter((d.job_id, d.event) for d in await everything(judge) if d.event != "queue.ready")
+    assert told == moves
+    assert sum(event.removeprefix("job.") in TERMINAL for _, event in moves.elements()) > 0

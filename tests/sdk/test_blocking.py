@@ -1,0 +1,91 @@
+"""Blocking callers have the same verbs with the same arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import interlock
+from interlock.sdk.app import App
+from interlock.sdk.context import Child, Context
+from interlock.sdk.handle import JobHandle
+from interlock.sdk.tasks import Task
+from interlock.testing import MemoryApp
+
+SEPARATE = {"client", "tail"}  # a client belongs to a loop; a tail has no single answer
+
+
+def verbs(cls: type) -> list[str]:
+    return [
+        name
+        for name in dir(cls)
+        if not name.startswith("_") and inspect.iscoroutinefunction(inspect.getattr_static(cls, name))
+    ]
+
+
+@pytest.mark.parametrize("cls", [App, Task, JobHandle, Context, Child, MemoryApp])
+def test_every_verb_has_a_blocking_twin_with_the_same_signature(cls: type) -> None:
+    wanted = [name for name in verbs(cls) if name not in SEPARATE | {"discard"}]
+    assert wanted
+    for name in wanted:
+        twin = inspect.getattr_static(cls, f"{name}_sync")
+        assert inspect.signature(twin) == inspect.signature(inspect.getattr_static(cls, name)), name
+        assert twin.__name__ == f"{name}_sync"
+        assert not inspect.iscoroutinefunction(twin)
+    twins = {name for name in dir(cls) if name.endswith("_sync") and not name.startswith("_")}
+    assert twins == {f"{name}_sync" for name in wanted}
+
+
+def test_a_blocking_program_enqueues_waits_and_cancels(tmp_path: Path) -> None:
+    app = interlock.App(f"sqlite:///{tmp_path}/x.db")
+
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    handle = add.enqueue_sync(1, 2)
+    many = add.enqueue_many_sync([{"a": 1, "b": 1}, {"a": 2, "b": 2}])
+    assert many[1].cancel_sync("enough") == "cancelled"
+
+    async def work() -> int:
+        async with app:
+            return await interlock.Worker(app).run(drain=True)
+
+    assert asyncio.run(work()) == 2
+    assert handle.result_sync(timeout=10) == 3
+    assert many[0].result_sync(timeout=10) == 2
+    with pytest.raises(interlock.JobCancelled, match="enough"):
+        many[1].result_sync()
+    assert handle.refresh_sync().attempt == 1
+    assert [row.version for row in handle.history_sync()] == [1, 2, 3]
+    assert handle.events_sync() == []
+    app.close_sync()
+
+
+async def test_a_blocking_verb_refuses_to_block_an_event_loop() -> None:
+    app = MemoryApp()
+
+    @app.task
+    def nothing() -> None: ...
+
+    with pytest.raises(RuntimeError, match="would block the running event loop"):
+        nothing.enqueue_sync()
+    await app.discard()
+
+
+def test_importing_interlock_is_light_and_its_names_are_all_there() -> None:
+    program = (
+        "import sys, interlock\n"
+        "assert not {'msgspec', 'apsw', 'structlog'} & set(sys.modules)\n"
+        "assert [getattr(interlock, name).__name__ for name in interlock.__all__] == interlock.__all__\n"
+        "assert set(interlock.__all__) <= set(dir(interlock))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError):
+        _ = interlock.nonsense  # type: ignore[attr-defined]

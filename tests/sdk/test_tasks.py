@@ -1,0 +1,226 @@
+"""Declaring tasks, calling them, and enqueuing what can be run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+import interlock
+from interlock.domain.job import DEFAULT_MAX_ATTEMPTS
+from interlock.domain.lifecycle import Status
+from interlock.errors import IdempotencyKeyReuse, Invalid
+from tests.support.apps import TENANT, StoreApp
+from tests.support.stores import SECOND, ManualClock
+
+
+@dataclass
+class Place:
+    x: int
+    y: int = 0
+
+
+class Tide(msgspec.Struct):
+    height: float
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Model(pydantic.BaseModel):
+    name: str
+    place: dict[str, int] = {}
+
+
+async def test_a_task_is_still_the_function_it_was(app: StoreApp) -> None:
+    @app.task
+    async def add(a: int, b: int = 1) -> int:
+        """Adds."""
+        return a + b
+
+    @app.task(name="other", max_attempts=7)
+    def multiply(a: int, b: int) -> int:
+        return a * b
+
+    assert await add(1, b=2) == 3
+    assert multiply(3, 4) == 12
+    assert (add.__name__, add.__doc__, add.name, multiply.name) == ("add", "Adds.", "add", "other")
+
+
+async def test_two_tasks_of_one_name_are_refused(app: StoreApp) -> None:
+    @app.task
+    def twin() -> None: ...
+
+    with pytest.raises(ValueError, match="two tasks are named 'twin'"):
+        app.task(name="twin")(lambda: None)
+
+
+async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -> None:
+    got: list[Any] = []
+
+    @app.task
+    async def take(
+        n: int, when: datetime, span: timedelta, place: Place, places: list[Place], tide: Tide, colour: Colour,
+        model: Model, anything: object, maybe: Model | None = None, flag: bool = True,
+    ) -> Place:  # fmt: skip
+        got.extend([n, when, span, place, places, tide, colour, model, anything, maybe, flag])
+        return place
+
+    when = datetime(2027, 1, 2, tzinfo=UTC)
+    sent: list[Any] = [
+        1,
+        when,
+        timedelta(hours=1),
+        Place(1, 2),
+        [Place(3)],
+        Tide(1.5),
+        Colour.RED,
+        Model(name="m"),
+        {"k": [None]},
+    ]
+    handle = await take.enqueue(*sent)
+    await app.drain()
+    assert await handle.result(timeout=5) == Place(1, 2)
+    assert got == [*sent, None, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault", "about"),
+    [
+        ({}, TypeError, "missing a required argument: 'n'"),
+        ({"n": 1, "m": 2}, TypeError, "unexpected keyword argument 'm'"),
+        ({"n": "1"}, Invalid, "Expected `int`, got `str`"),
+        ({"n": 1, "place": {"x": "here"}}, Invalid, "place/x"),
+        ({"n": 1, "place": {"z": 1}}, Invalid, "x"),
+        ({"n": 1, "model": {"name": 5}}, Invalid, "model"),
+        ({"n": object()}, Invalid, "cannot be written as JSON"),
+    ],
+)
+async def test_a_wrong_call_fails_at_enqueue_and_leaves_nothing(
+    app: StoreApp, arguments: dict[str, Any], fault: type[Exception], about: str
+) -> None:
+    @app.task
+    async def strict(n: int, place: Place | None = None, model: Model | None = None) -> None: ...
+
+    with pytest.raises(fault, match=about):
+        await strict.enqueue(**arguments)
+    with pytest.raises(fault, match=about):
+        await strict.enqueue_many([{"n": 1}, arguments])
+    assert await app.drain() == 0
+
+
+async def test_functions_that_cannot_be_called_by_name_are_refused_when_declared(app: StoreApp) -> None:
+    for wrong in (lambda *args: None, lambda **kwargs: None):
+        with pytest.raises(TypeError, match="named parameters only"):
+            app.task(name="wrong")(wrong)
+
+    def two(a: interlock.Context, b: interlock.Context) -> None: ...
+
+    with pytest.raises(TypeError, match="more than one context"):
+        app.task(two)
+    assert app.tasks == {}
+
+
+async def test_the_context_is_found_by_its_type_wherever_it_stands(app: StoreApp) -> None:
+    @app.task
+    async def odd(n: int, *, here: interlock.Context) -> str:
+        return f"{n} {here.id}"
+
+    handle = await odd.enqueue(n=4)  # type: ignore[call-arg]
+    await app.drain()
+    assert await handle.result(timeout=5) == f"4 {handle.id}"
+
+
+async def test_options_become_fields_of_the_job(app: StoreApp, clock: ManualClock) -> None:
+    @app.task(
+        max_attempts=5, priority=3, timeout=timedelta(minutes=1), backoff={"kind": "fixed", "base_seconds": 5},
+        requires=["gpu"], agent=("planner", "ada"), tags=["nightly"], headers={"k": "v"}, affinity_key="a",
+        repository="org/repo", requested_by="cron", expiry_delay=2,
+    )  # fmt: skip
+    async def full() -> None: ...
+
+    job = await (await full.enqueue()).refresh()
+    assert (job.max_attempts, job.priority, job.timeout_seconds, job.requires) == (5, 3, 60.0, ("gpu",))
+    assert (job.agent_kind, job.agent_id, job.tags, job.headers) == ("planner", "ada", ("nightly",), '{"k":"v"}')
+    assert (job.affinity_key, job.repository, job.requested_by) == ("a", "org/repo", "cron")
+    assert job.expiry_delay_seconds == 2.0
+    other = await (await full.options(max_attempts=1, delay=60).enqueue()).refresh()
+    assert (other.max_attempts, other.priority, other.run_at) == (1, 3, clock.now + 60 * SECOND)
+
+
+async def test_what_no_option_says_is_left_to_the_server(app: StoreApp) -> None:
+    @app.task
+    async def bare() -> None: ...
+
+    job = await (await bare.enqueue()).refresh()
+    assert (job.max_attempts, job.priority, job.payload) == (DEFAULT_MAX_ATTEMPTS, 0, "{}")
+
+
+async def test_an_unknown_option_is_an_error(app: StoreApp) -> None:
+    with pytest.raises(TypeError, match="'retries' is not an option"):
+        app.task(retries=3)(lambda: None)  # type: ignore[call-overload]
+
+
+async def test_the_same_key_is_the_same_job_unless_the_call_differs(app: StoreApp) -> None:
+    @app.task
+    async def pay(amount: int) -> None: ...
+
+    first = await pay.options(key="order-1").enqueue(5)
+    again = await pay.options(key="order-1").enqueue(5)
+    assert (again.id, first.replayed, again.replayed) == (first.id, False, True)
+    with pytest.raises(IdempotencyKeyReuse):
+        await pay.options(key="order-1").enqueue(6)
+
+
+async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
+    @app.task
+    async def pay(amount: int) -> None: ...
+
+    handles = await pay.enqueue_many({"amount": n} for n in range(1200))
+    assert len({handle.id for handle in handles}) == 1200
+    await pay.options(key="taken").enqueue(1)
+    with pytest.raises(IdempotencyKeyReuse):
+        await pay.options(key="taken").enqueue_many([{"amount": 2}])
+
+
+async def test_a_result_is_waited_for_no_longer_than_asked(app: StoreApp) -> None:
+    @app.task
+    async def never() -> None: ...
+
+    handle = await never.enqueue()
+    with pytest.raises(TimeoutError, match="still queued"):
+        await handle.result(timeout=0.01)
+
+
+async def test_a_failed_job_is_an_error_that_tells_why(app: StoreApp) -> None:
+    @app.task
+    async def bad() -> None:
+        raise interlock.Fail("no", kind="refused", details={"a": 1})
+
+    handle = await bad.enqueue()
+    await app.drain()
+    with pytest.raises(interlock.JobFailed, match="ended as failed: no") as failed:
+        await handle.result(timeout=5)
+    assert failed.value.error == {"message": "no", "kind": "refused", "details": {"a": 1}}
+    assert (await handle.refresh()).status == Status.FAILED
+
+
+async def test_a_registered_task_refuses_wrong_payloads_from_anybody(app: StoreApp) -> None:
+    @app.task(max_attempts=9, requires=["gpu"], lease_seconds=120)
+    async def strict(n: int, place: Place | None = None) -> None: ...
+
+    await app.register()
+    kept = await app.engine.registry.type(TENANT, "strict")
+    assert (kept.requires, kept.defaults.max_attempts, kept.defaults.lease_seconds) == (("gpu",), 9, 120.0)
+    client = await app.client()
+    good = strict.request((), {"n": 1, "place": Place(1)})
+    await client.enqueue([good])
+    wrong = msgspec.structs.replace(good, payload=msgspec.Raw(b'{"n":"x"}'))
+    with pytest.raises(Invalid, match="payload"):
+        await client.enqueue([wrong])

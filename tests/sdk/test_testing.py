@@ -1,0 +1,136 @@
+"""What users' tests are written with."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import interlock
+from interlock.domain.lifecycle import Status
+from interlock.testing import START, MemoryApp
+
+pytest_plugins = ["pytester"]
+
+
+async def test_jobs_run_when_the_test_says_so_by_a_clock_that_stands_still(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task
+    async def later() -> str:
+        return "done"
+
+    handle = await later.options(delay=3600).enqueue()
+    assert await app.run_until_idle() == 0
+    app.clock.advance(timedelta(minutes=59))
+    assert await app.run_until_idle() == 0
+    app.clock.advance(60)
+    assert await app.run_until_idle() == 1
+    assert await handle.result(timeout=1) == "done"
+    assert app.clock.now == START + timedelta(hours=1)
+
+
+async def test_moving_the_clock_runs_everything_to_its_end_without_waiting(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+    attempts = []
+
+    @app.task(max_attempts=4, backoff={"kind": "fixed", "base_seconds": 200})
+    async def flaky(ctx: interlock.Context) -> None:
+        attempts.append(ctx.attempt)
+        if ctx.attempt < 4:
+            raise OSError
+
+    handle = await flaky.enqueue()
+    began = time.monotonic()
+    assert await app.run_until_idle(move_clock=True) == 4
+    assert time.monotonic() - began < 60
+    assert (attempts, (await handle.refresh()).status) == ([1, 2, 3, 4], Status.SUCCEEDED)
+    assert app.clock.now == START + timedelta(minutes=10)
+
+
+async def test_what_was_enqueued_can_be_asserted(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task
+    async def mail(to: str, subject: str = "hello") -> None: ...
+
+    @app.task
+    async def other() -> None: ...
+
+    await mail.enqueue(to="ada", subject="tides")
+    await mail.enqueue(to="bob")
+    assert await app.enqueued(mail) == [{"to": "ada", "subject": "tides"}, {"to": "bob"}]
+    await app.assert_enqueued(mail, to="ada")
+    await app.assert_not_enqueued(other)
+    with pytest.raises(AssertionError, match="no job mail with"):
+        await app.assert_enqueued(mail, to="eve")
+    with pytest.raises(AssertionError, match="mail was enqueued with"):
+        await app.assert_not_enqueued(mail)
+
+
+def test_blocking_tests_work_the_same(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    handle = double.enqueue_sync(21)
+    app.assert_enqueued_sync(double, n=21)
+    assert app.run_until_idle_sync() == 1
+    assert handle.result_sync(timeout=1) == 42
+
+
+async def test_an_app_under_test_is_adopted_and_given_back(tmp_path: Path) -> None:
+    real = interlock.App(f"sqlite:///{tmp_path}/real.db")
+
+    @real.task
+    async def work() -> int:
+        return 1
+
+    memory = MemoryApp()
+    memory.adopt(real)
+    handle = await work.enqueue()
+    assert await memory.run_until_idle() == 1
+    assert await handle.result(timeout=1) == 1
+    assert not (tmp_path / "real.db").exists()
+    await memory.discard()
+    async with real:
+        assert (await (await work.enqueue()).refresh()).status == Status.QUEUED
+    assert (tmp_path / "real.db").exists()
+
+
+async def test_a_parent_and_its_children_run_until_idle(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task
+    async def child(n: int) -> int:
+        return n
+
+    @app.task
+    async def parent(ctx: interlock.Context) -> int:
+        return sum(await ctx.results([await ctx.enqueue(child, n) for n in (1, 2, 3)]))
+
+    handle = await parent.enqueue()
+    assert await app.run_until_idle() == 5
+    assert await handle.result(timeout=1) == 6
+
+
+def test_the_plugin_is_loaded_by_its_name(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["interlock.testing"]')
+    pytester.makepyfile(
+        """
+        def test_one(interlock_app):
+            @interlock_app.task
+            def one() -> int:
+                return 1
+
+            handle = one.enqueue_sync()
+            assert interlock_app.run_until_idle_sync() == 1
+            assert handle.result_sync() == 1
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)

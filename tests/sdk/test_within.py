@@ -1,0 +1,207 @@
+"""On PostgreSQL a job can be part of the caller's own transaction, with any of the usual drivers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+import interlock
+from interlock.assemble import App
+from interlock.errors import Invalid
+from interlock.sdk.tasks import Task
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, fresh_database
+
+ODD = 'it\'s "quoted" \\ {braced}, \x00 ü'
+
+
+@pytest.fixture
+async def database(postgres: Postgres) -> AsyncIterator[str]:
+    async with fresh_database(postgres) as name:
+        yield name
+
+
+@pytest.fixture
+async def dsn(database: str, postgres: Postgres) -> str:
+    """As the app role: the caller has no other rights on our schema."""
+    return postgres.dsn(database, user=APP_LOGIN)
+
+
+@pytest.fixture
+async def app(dsn: str) -> AsyncIterator[App]:
+    async with interlock.App(dsn) as made:
+        yield made
+
+
+@pytest.fixture
+def note(app: App) -> Task[..., Any]:
+    @app.task(agent=("planner", "ada"), tags=["a b", 'c"d'], key="k1")
+    async def note(text: str, more: dict[str, Any] | None = None) -> str:
+        return text
+
+    return note
+
+
+async def exists(app: App, id: str) -> bool:
+    try:
+        await app.job(id).refresh()
+    except interlock.Error:
+        return False
+    return True
+
+
+class Rollback(Exception):
+    pass
+
+
+async def with_asyncpg(dsn: str, note: Task[..., Any], commit: bool) -> str:
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            handle = await note.within(connection).enqueue(text=ODD)
+            if not commit:
+                raise Rollback(handle.id)
+            return handle.id
+    finally:
+        await connection.close()
+
+
+async def with_psycopg(dsn: str, note: Task[..., Any], commit: bool) -> str:
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        handle = await note.within(connection).enqueue(text=ODD)
+        if not commit:
+            raise Rollback(handle.id)
+        return handle.id
+
+
+async def with_blocking_psycopg(dsn: str, note: Task[..., Any], commit: bool) -> str:
+    with psycopg.connect(dsn) as connection:
+        handle = await note.within(connection).enqueue(text=ODD)
+        if not commit:
+            raise Rollback(handle.id)
+        return handle.id
+
+
+async def with_sqlalchemy(dsn: str, note: Task[..., Any], commit: bool) -> str:
+    engine = sqlalchemy.create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
+    try:
+        with engine.begin() as connection:
+            handle = await note.within(connection).enqueue(text=ODD)
+            if not commit:
+                raise Rollback(handle.id)
+            return handle.id
+    finally:
+        engine.dispose()
+
+
+async def with_session(dsn: str, note: Task[..., Any], commit: bool) -> str:
+    engine = sqlalchemy.create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
+    try:
+        with Session(engine) as session, session.begin():
+            handle = await note.within(session).enqueue(text=ODD)
+            if not commit:
+                raise Rollback(handle.id)
+            return handle.id
+    finally:
+        engine.dispose()
+
+
+async def with_async_session(dsn: str, note: Task[..., Any], commit: bool) -> str:
+    engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"))
+    try:
+        async with AsyncSession(engine) as session, session.begin():
+            handle = await note.within(session).enqueue(text=ODD)
+            if not commit:
+                raise Rollback(handle.id)
+            return handle.id
+    finally:
+        await engine.dispose()
+
+
+async def with_async_connection(dsn: str, note: Task[..., Any], commit: bool) -> str:
+    engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"))
+    try:
+        async with engine.begin() as connection:
+            handle = await note.within(connection).enqueue(text=ODD)
+            if not commit:
+                raise Rollback(handle.id)
+            return handle.id
+    finally:
+        await engine.dispose()
+
+
+WAYS = [
+    with_asyncpg, with_psycopg, with_blocking_psycopg, with_sqlalchemy, with_session, with_async_session,
+    with_async_connection,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_job_commits_or_vanishes_with_the_callers_transaction(
+    way: Any, dsn: str, app: App, note: Task[..., Any]
+) -> None:
+    with pytest.raises(Rollback) as rolled_back:
+        await way(dsn, note, commit=False)
+    assert not await exists(app, str(rolled_back.value))
+    id = await way(dsn, note, commit=True)
+    job = await app.job(id).refresh()
+    assert (job.agent_kind, job.agent_id, sorted(job.tags)) == ("planner", "ada", ["a b", 'c"d'])
+    assert await interlock.Worker(app).run(drain=True) == 1
+    assert await app.job(id).result(timeout=5) == ODD
+
+
+async def test_a_blocking_caller_enqueues_in_its_own_transaction(dsn: str, note: Task[..., Any], app: App) -> None:
+    import asyncio
+
+    def block() -> tuple[str, str]:
+        with psycopg.connect(dsn) as connection:
+            kept = note.within(connection).options(key="kept").enqueue_sync(text="kept")
+        with psycopg.connect(dsn) as connection:
+            gone = note.within(connection).options(key="gone").enqueue_sync(text="gone")
+            connection.rollback()
+        app.close_sync()
+        return kept.id, gone.id
+
+    kept, gone = await asyncio.to_thread(block)
+    assert (await exists(app, kept), await exists(app, gone)) == (True, False)
+
+
+async def test_a_refusal_leaves_the_callers_transaction_usable(dsn: str, note: Task[..., Any], app: App) -> None:
+    await note.enqueue(text="first")
+    with psycopg.connect(dsn) as connection:
+        with pytest.raises(interlock.Error, match="k1"):
+            await note.within(connection).enqueue(text="another body")
+        replayed = await note.within(connection).enqueue(text="first")
+        assert connection.execute("select 1").fetchone() == (1,)
+    assert replayed.replayed
+
+
+async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_refused(
+    dsn: str, note: Task[..., Any]
+) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        with pytest.raises(Invalid, match="begin one"):
+            await note.within(connection).enqueue(text="x")
+    finally:
+        await connection.close()
+    with pytest.raises(Invalid, match="no connection"):
+        await note.within("a string").enqueue(text="x")
+
+
+async def test_sqlite_says_that_it_cannot(tmp_path: Path) -> None:
+    async with interlock.App(f"sqlite:///{tmp_path}/x.db") as app:
+
+        @app.task
+        async def nothing() -> None: ...
+
+        with pytest.raises(Invalid, match="PostgreSQL only"):
+            await nothing.within(object()).enqueue()

@@ -1,0 +1,143 @@
+"""A task asks people, waits without a worker, and goes on with their answer."""
+
+from __future__ import annotations
+
+import json
+
+import interlock
+from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
+from interlock.domain.lifecycle import Status
+from interlock.domain.principal import local
+from tests.support.apps import TENANT, StoreApp
+from tests.support.stores import ManualClock
+
+ADA = local(TENANT)
+NOW = {"kind": "fixed", "base_seconds": 0}
+
+
+async def gates(app: StoreApp, job_id: str) -> list[Approval]:
+    """Oldest first."""
+    return (await app.engine.gates.list(TENANT, GateFilter(job_id=job_id)))[::-1]
+
+
+async def decide(app: StoreApp, job_id: str, decision: Decision, **answer: str) -> None:
+    (gate,) = [gate for gate in await gates(app, job_id) if gate.status is GateStatus.OPEN]
+    await app.engine.gates.decide(ADA, gate.id, decision, **answer)
+
+
+async def test_an_approved_job_goes_on_where_it_asked_with_its_steps_kept(app: StoreApp) -> None:
+    searched: list[str] = []
+
+    @app.task
+    async def publish(ctx: interlock.Context, topic: str) -> dict[str, object]:
+        await ctx.step("search", searched.append, topic)
+        answer = await ctx.approve("Publish this?", details={"pages": 3})
+        return {"approved": answer.approved, "comment": answer.comment, "attempt": ctx.attempt}
+
+    handle = await publish.enqueue(topic="tides")
+    assert await app.drain() == 1
+    job = await app.job(handle.id)
+    assert (job.status, job.worker, job.attempt) == (Status.WAITING_FOR_APPROVAL, None, 1)
+    assert await app.drain() == 0
+    await decide(app, handle.id, Decision.APPROVE, comment="go")
+    assert await app.drain() == 1
+    assert await handle.result(timeout=5) == {"approved": True, "comment": "go", "attempt": 1}
+    assert searched == ["tides"]
+
+
+async def test_a_denial_fails_the_job_or_is_told_to_the_task(app: StoreApp) -> None:
+    @app.task
+    async def strict(ctx: interlock.Context) -> None:
+        await ctx.approve("May I?")
+
+    @app.task
+    async def lenient(ctx: interlock.Context) -> str:
+        answer = await ctx.approve("May I?", on_deny="resume")
+        return "denied" if answer.denied else "approved"
+
+    first, second = await strict.enqueue(), await lenient.enqueue()
+    await app.drain()
+    for handle in (first, second):
+        await decide(app, handle.id, Decision.DENY)
+    await app.drain()
+    assert (await app.job(first.id)).status == Status.FAILED
+    assert await second.result(timeout=5) == "denied"
+
+
+async def test_what_people_fill_in_reaches_the_task(app: StoreApp) -> None:
+    @app.task
+    async def edited(ctx: interlock.Context) -> str:
+        answer = await ctx.approve("Which title?", schema={"type": "string"})
+        return str(answer.data)
+
+    handle = await edited.enqueue()
+    await app.drain()
+    await decide(app, handle.id, Decision.APPROVE, data='"Tides"')
+    await app.drain()
+    assert await handle.result(timeout=5) == "Tides"
+
+
+async def test_every_gate_needs_its_own_answer_even_after_a_retry(app: StoreApp, clock: ManualClock) -> None:
+    @app.task(backoff=NOW)
+    async def twice(ctx: interlock.Context) -> list[str | None]:
+        first = await ctx.approve("Send it?")
+        if ctx.attempt == 1:
+            raise RuntimeError("after the first answer")
+        second = await ctx.approve("Send it?")
+        return [first.comment, second.comment]
+
+    handle = await twice.enqueue()
+    await app.drain()
+    await decide(app, handle.id, Decision.APPROVE, comment="one")
+    await app.drain()
+    assert (await app.job(handle.id)).status == Status.RETRY
+    clock.advance(1)
+    await app.drain()
+    assert (await app.job(handle.id)).status == Status.WAITING_FOR_APPROVAL
+    await decide(app, handle.id, Decision.APPROVE, comment="two")
+    await app.drain()
+    assert await handle.result(timeout=5) == ["one", "two"]
+    assert len(await gates(app, handle.id)) == 2
+
+
+async def test_an_answer_never_counts_for_another_question(app: StoreApp) -> None:
+    asked = iter(["Delete the draft?", "Delete everything?"])
+
+    @app.task
+    async def sly(ctx: interlock.Context) -> str:
+        await ctx.approve(next(asked))
+        return "deleted"
+
+    handle = await sly.enqueue()
+    await app.drain()
+    await decide(app, handle.id, Decision.APPROVE)
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, json.loads(job.error or "")["kind"]) == (Status.FAILED, "step_mismatch")
+
+
+async def test_what_was_told_before_the_gate_is_seen_by_those_who_decide(app: StoreApp) -> None:
+    @app.task
+    def asking(ctx: interlock.Context) -> bool:
+        ctx.event("the draft is ready")
+        return ctx.approve_sync("Publish?").approved
+
+    handle = await asking.enqueue()
+    await app.drain(heartbeat_seconds=20)
+    assert (await app.job(handle.id)).status == Status.WAITING_FOR_APPROVAL
+    assert [event.message for event in await handle.events()] == ["the draft is ready"]
+    await decide(app, handle.id, Decision.APPROVE)
+    await app.drain()
+    assert await handle.result(timeout=5) is True
+
+
+async def test_a_cancel_beats_the_gate(app: StoreApp) -> None:
+    @app.task
+    async def asking(ctx: interlock.Context) -> None:
+        await app.engine.jobs.cancel(ADA, ctx.id, reason="enough")
+        await ctx.approve("Publish?")
+
+    handle = await asking.enqueue()
+    await app.drain(heartbeat_seconds=20)
+    job = await app.job(handle.id)
+    assert (job.status, job.cancel_reason) == (Status.CANCELLED, "enough")

@@ -1,0 +1,321 @@
+"""What a task can do through its context, over several runs of its job."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import interlock
+from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.progress import Level
+from interlock.storage.contract import Store
+from interlock.storage.objects.directory import Directory
+from tests.support.apps import TENANT, StoreApp
+from tests.support.eventually import eventually
+from tests.support.stores import ManualClock
+
+NOW = {"kind": "fixed", "base_seconds": 0}
+
+
+@dataclass
+class Page:
+    title: str
+    words: int
+
+
+async def again(app: StoreApp, clock: ManualClock) -> None:
+    """The next attempt."""
+    clock.advance(1)
+    await app.drain()
+
+
+async def test_a_step_runs_once_however_often_the_job_is_run(app: StoreApp, clock: ManualClock) -> None:
+    searched = []
+
+    async def search(topic: str) -> list[Page]:
+        searched.append(topic)
+        return [Page(topic, 7)]
+
+    @app.task(backoff=NOW)
+    async def research(ctx: interlock.Context, topic: str) -> str:
+        (page,) = await ctx.step("search", search, topic)
+        if ctx.attempt == 1:
+            raise RuntimeError("after the step")
+        assert isinstance(page, Page)
+        return page.title
+
+    handle = await research.enqueue(topic="tides")
+    await app.drain()
+    await again(app, clock)
+    assert await handle.result(timeout=5) == "tides"
+    assert searched == ["tides"]
+
+
+async def test_steps_of_one_name_are_told_apart_by_their_order(app: StoreApp, clock: ManualClock) -> None:
+    calls = []
+
+    def double(n: int) -> int:
+        calls.append((n, threading.current_thread() is threading.main_thread()))
+        return 2 * n
+
+    @app.task(backoff=NOW)
+    async def series(ctx: interlock.Context) -> list[int]:
+        found = [await ctx.step("double", double, n) for n in range(3)]
+        if ctx.attempt == 1:
+            raise RuntimeError
+        return [*found, await ctx.step("double", double, 21)]
+
+    handle = await series.enqueue()
+    await app.drain()
+    await again(app, clock)
+    assert await handle.result(timeout=5) == [0, 2, 4, 42]
+    assert calls == [(0, False), (1, False), (2, False), (21, False)]
+
+
+async def test_a_step_gives_the_same_value_in_its_first_run_as_in_later_ones(app: StoreApp) -> None:
+    @app.task
+    async def shape(ctx: interlock.Context) -> bool:
+        return bool(await ctx.step("pair", lambda: (1, 2)) == [1, 2])
+
+    handle = await shape.enqueue()
+    await app.drain()
+    assert await handle.result(timeout=5) is True
+
+
+async def test_a_step_that_is_now_another_function_is_a_mismatch_and_fails_for_good(
+    app: StoreApp, clock: ManualClock
+) -> None:
+    def old() -> str:
+        return "old"
+
+    def new() -> str:
+        return "new"
+
+    @app.task(backoff=NOW)
+    async def deployed(ctx: interlock.Context) -> None:
+        await ctx.step("greet", functools.partial(old) if ctx.attempt == 1 else new)
+        raise RuntimeError
+
+    handle = await deployed.enqueue()
+    await app.drain()
+    await again(app, clock)
+    job = await app.job(handle.id)
+    assert job.status == Status.FAILED
+    error = json.loads(job.error or "")
+    assert error["kind"] == "step_mismatch"
+    assert ".old" in error["message"]
+    assert ".new" in error["message"]
+
+
+async def test_a_step_that_fails_is_not_kept(app: StoreApp, clock: ManualClock) -> None:
+    tries = []
+
+    async def flaky() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("no route")
+        return 5
+
+    @app.task(backoff=NOW)
+    async def careful(ctx: interlock.Context) -> int:
+        value: int = await ctx.step("flaky", flaky)
+        return value
+
+    handle = await careful.enqueue()
+    await app.drain()
+    await again(app, clock)
+    assert await handle.result(timeout=5) == 5
+
+
+async def test_a_checkpoint_is_found_by_the_next_run(app: StoreApp, clock: ManualClock) -> None:
+    @app.task(backoff=NOW, max_attempts=10)
+    async def crawl(ctx: interlock.Context) -> int:
+        page = (ctx.saved or {"page": 0})["page"] + 1
+        await ctx.checkpoint({"page": page})
+        await ctx.checkpoint({"page": page})
+        if page < 3:
+            raise RuntimeError
+        return int(page)
+
+    handle = await crawl.enqueue()
+    await app.drain()
+    await again(app, clock)
+    await again(app, clock)
+    assert await handle.result(timeout=5) == 3
+    assert (await app.job(handle.id)).checkpoint_seq == 6
+
+
+async def test_events_are_sent_with_the_next_heartbeat_while_the_task_runs(app: StoreApp) -> None:
+    go_on = threading.Event()
+
+    @app.task
+    def slow(ctx: interlock.Context) -> None:
+        ctx.event("drafting", progress=0.5)
+        ctx.event("odd page", level="warn")
+        go_on.wait(30)
+
+    handle = await slow.enqueue()
+    async with app.working():
+
+        async def told() -> bool:
+            return len(await handle.events()) == 2
+
+        await eventually(told)
+        assert (await app.job(handle.id)).status == Status.RUNNING
+        go_on.set()
+        await handle.result(timeout=10)
+    first, second = await handle.events()
+    assert (first.message, first.level, first.payload) == ("drafting", Level.INFO, '{"progress":0.5}')
+    assert (second.message, second.level, second.payload) == ("odd page", Level.WARN, None)
+
+
+async def test_what_a_task_tells_at_its_very_end_is_not_lost(app: StoreApp) -> None:
+    @app.task
+    async def quick(ctx: interlock.Context, n: int) -> None:
+        ctx.progress(1, "all done")
+        if n == 1:
+            raise interlock.Fail("but")
+
+    handles = await quick.enqueue_many([{"n": 0}, {"n": 1}])
+    await app.drain(heartbeat_seconds=20)
+    for handle in handles:
+        assert [event.message for event in await handle.events()] == ["all done"]
+        assert [event.message async for event in handle.tail()] == ["all done"]
+
+
+async def test_an_event_is_told_however_odd_its_payload(app: StoreApp) -> None:
+    @app.task
+    async def odd(ctx: interlock.Context) -> None:
+        ctx.event("thing", thing=Store)
+        ctx.event("large", text="x" * 10_000)
+        ctx.event("long " * 10_000)
+        ctx.event("half a pair", text="\ud800")
+
+    handle = await odd.enqueue()
+    await app.drain()
+    thing, large, long, half = await handle.events()
+    assert "Store" in (thing.payload or "")
+    assert json.loads(large.payload or "") == {"left_out": "10011 characters of text"}
+    assert long.message.startswith("long long ")
+    assert (half.payload, half.sanitized) == ('{"text": "\\ufffd"}', True)
+
+
+async def test_a_file_and_a_link_are_attached_to_the_job(store: Store, tmp_path: Path) -> None:
+    app = StoreApp(store, Directory(tmp_path / "artifacts"))
+
+    @app.task
+    async def report(ctx: interlock.Context) -> list[str]:
+        return [await ctx.attach("report.md", "# Tides"), await ctx.link("source", "https://example.com/tides")]
+
+    handle = await report.enqueue()
+    await app.drain()
+    ids = await handle.result(timeout=5)
+    artifacts = await app.engine.artifacts.list(TENANT, handle.id)
+    assert {artifact.id: (artifact.name, artifact.url) for artifact in artifacts} == {
+        ids[0]: ("report.md", None),
+        ids[1]: ("source", "https://example.com/tides"),
+    }
+    assert next(a.size for a in artifacts if a.id == ids[0]) == len("# Tides")
+
+
+async def test_a_worker_with_one_place_runs_a_parent_that_awaits_ten_children(app: StoreApp) -> None:
+    ran: list[str] = []
+
+    @app.task
+    async def child(n: int) -> int:
+        ran.append("child")
+        return n * n
+
+    @app.task
+    async def parent(ctx: interlock.Context) -> int:
+        ran.append("parent")
+        children = await ctx.enqueue_many(child, [{"n": n} for n in range(10)])
+        return sum(await ctx.results(children))
+
+    handle = await parent.enqueue()
+    await app.drain(concurrency=1)
+    assert await handle.result(timeout=5) == 285
+    assert ran == ["parent", *["child"] * 10, "parent"]
+    job = await app.job(handle.id)
+    assert (job.attempt, job.releases) == (1, 1)
+    born = await (await app.client()).children(handle.id)
+    assert [(one.type, one.parent_id) for one in born] == [("child", handle.id)] * 10
+
+
+async def test_children_are_awaited_one_after_another_and_never_born_twice(app: StoreApp) -> None:
+    @app.task
+    async def child(n: int) -> int:
+        return n + 1
+
+    @app.task
+    async def chain(ctx: interlock.Context) -> int:
+        total = 0
+        for _ in range(3):
+            one = await ctx.enqueue(child, total)
+            total = await one.result()
+        return total
+
+    handle = await chain.enqueue()
+    await app.drain(concurrency=1)
+    assert await handle.result(timeout=5) == 3
+    assert len(await (await app.client()).children(handle.id)) == 3
+
+
+async def test_a_parent_learns_that_a_child_has_failed(app: StoreApp) -> None:
+    @app.task
+    async def child() -> None:
+        raise interlock.Fail("no")
+
+    @app.task
+    async def parent(ctx: interlock.Context) -> str:
+        try:
+            await (await ctx.enqueue(child)).result()
+        except interlock.JobFailed as failed:
+            return str(failed.error["message"])
+        return "?"
+
+    handle = await parent.enqueue()
+    await app.drain(concurrency=1)
+    assert await handle.result(timeout=5) == "no"
+
+
+async def test_a_run_that_makes_other_children_than_before_is_a_mismatch(app: StoreApp, clock: ManualClock) -> None:
+    @app.task
+    async def child(n: int) -> None: ...
+
+    @app.task(backoff=NOW)
+    async def fickle(ctx: interlock.Context) -> None:
+        await ctx.enqueue(child, ctx.attempt)
+        raise RuntimeError
+
+    handle = await fickle.enqueue()
+    await app.drain()
+    await again(app, clock)
+    job = await app.job(handle.id)
+    assert (job.status, json.loads(job.error or "")["kind"]) == (Status.FAILED, "step_mismatch")
+
+
+async def test_a_blocking_task_uses_the_blocking_twins_of_its_context(app: StoreApp, clock: ManualClock) -> None:
+    @app.task
+    async def child(n: int) -> int:
+        return n
+
+    @app.task(backoff=NOW)
+    def blocking_task(ctx: interlock.Context) -> list[int]:
+        assert threading.current_thread() is not threading.main_thread()
+        ten = ctx.step_sync("ten", lambda: 10)
+        ctx.checkpoint_sync({"ten": ten})
+        if ctx.attempt == 1:
+            raise RuntimeError
+        children = ctx.enqueue_many_sync(child, [{"n": 1}, {"n": 2}])
+        return [ten, *ctx.results_sync(children), ctx.enqueue_sync(child, 3).result_sync()]
+
+    handle = await blocking_task.enqueue()
+    await app.drain()
+    await again(app, clock)
+    assert await handle.result(timeout=5) == [10, 1, 2, 3]
+    verbs = [row.verb for row in await handle.history()]
+    assert verbs.count(Verb.RELEASE) == 2

@@ -1,0 +1,369 @@
+"""The worker: how many jobs at a time, signs of life, cancels, timeouts, and leaving without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+import threading
+import time
+
+import pytest
+
+import interlock
+from interlock.domain.decide import Complete
+from interlock.domain.job import Filter
+from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from tests.support.apps import TENANT, StoreApp
+from tests.support.eventually import eventually
+from tests.support.stores import SECOND, ManualClock
+
+ADA = local(TENANT)
+
+
+async def test_no_more_jobs_run_at_once_than_the_worker_has_places(app: StoreApp) -> None:
+    running, most = 0, 0
+
+    @app.task
+    async def crowd() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    await crowd.enqueue_many([{}] * 40)
+    assert await app.drain(concurrency=7) == 40
+    assert most == 7
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+async def test_what_is_held_beyond_what_runs_is_exactly_the_prefetch(app: StoreApp, prefetch: int) -> None:
+    go_on = asyncio.Event()
+
+    @app.task
+    async def wait() -> None:
+        await go_on.wait()
+
+    await wait.enqueue_many([{}] * 10)
+    async with app.working(concurrency=2, prefetch=prefetch):
+
+        async def all_taken() -> bool:
+            jobs = await (await app.client()).find(Filter(statuses=(Status.RUNNING,)))
+            return len(jobs) == 2 + prefetch
+
+        await eventually(all_taken)
+        go_on.set()
+
+        async def all_done() -> bool:
+            jobs = await (await app.client()).find(Filter(statuses=(Status.SUCCEEDED,)))
+            return len(jobs) == 10
+
+        await eventually(all_done)
+
+
+async def test_a_job_far_longer_than_its_lease_keeps_it_by_heartbeats(app: StoreApp, clock: ManualClock) -> None:
+    go_on = asyncio.Event()
+
+    @app.task
+    async def long() -> str:
+        await go_on.wait()
+        return "done"
+
+    handle = await long.enqueue()
+    async with app.working(lease_seconds=10):
+        await app.until(handle.id, Status.RUNNING)
+        for _ in range(5):
+            clock.advance(9)
+            due = clock.now
+
+            async def beaten(since: int = due) -> bool:
+                return ((await app.job(handle.id)).lease_expires_at or 0) >= since + 10 * SECOND
+
+            await eventually(beaten)
+            assert (await app.engine.upkeep.sweep()).leases == 0
+        go_on.set()
+        assert await handle.result(timeout=10) == "done"
+    assert (await app.job(handle.id)).attempt == 1
+
+
+async def test_a_task_may_ask_for_a_longer_lease_than_its_worker(app: StoreApp, clock: ManualClock) -> None:
+    go_on = asyncio.Event()
+
+    @app.task(lease_seconds=600)
+    async def long() -> None:
+        await go_on.wait()
+
+    handle = await long.enqueue()
+    async with app.working(lease_seconds=10):
+
+        async def extended() -> bool:
+            return (await app.job(handle.id)).lease_expires_at == clock.now + 600 * SECOND
+
+        await eventually(extended)
+        go_on.set()
+
+
+async def test_a_cancel_reaches_an_asynchronous_task_with_the_next_heartbeat(app: StoreApp) -> None:
+    cleaned_up = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.set()
+
+    handle = await endless.enqueue()
+    async with app.working():
+        await app.until(handle.id, Status.RUNNING)
+        assert await handle.cancel("no longer wanted") == Status.RUNNING
+        with pytest.raises(interlock.JobCancelled, match="no longer wanted"):
+            await handle.result(timeout=10)
+    assert cleaned_up.is_set()
+    history = await handle.history()
+    assert (history[-1].verb, history[-1].actor) == (Verb.CANCEL_ACK, "worker:w1")
+
+
+async def test_a_blocking_task_sees_that_it_is_cancelled_and_stops(app: StoreApp) -> None:
+    @app.task
+    def looks(ctx: interlock.Context) -> None:
+        while not ctx.cancelled:
+            time.sleep(0.001)
+        ctx.step_sync("more", lambda: None)
+
+    handle = await looks.enqueue()
+    async with app.working():
+        await app.until(handle.id, Status.RUNNING)
+        await handle.cancel()
+        assert (await app.until(handle.id, Status.CANCELLED)).attempt == 1
+
+
+async def test_a_task_that_completes_in_spite_of_a_cancel_has_succeeded(app: StoreApp) -> None:
+    @app.task
+    async def stubborn() -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "it was nearly done"
+
+    handle = await stubborn.enqueue()
+    async with app.working():
+        await app.until(handle.id, Status.RUNNING)
+        await handle.cancel()
+        assert await handle.result(timeout=10) == "it was nearly done"
+
+
+async def test_a_run_beyond_its_timeout_is_interrupted_and_fails(app: StoreApp) -> None:
+    @app.task(timeout=0.05, max_attempts=1)
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    handle = await slow.enqueue()
+    async with app.working():
+        job = await app.until(handle.id, Status.DEAD_LETTER)
+    assert json.loads(job.error or "")["kind"] == "timeout"
+
+
+async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place(app: StoreApp) -> None:
+    go_on = threading.Event()
+    ran = []
+
+    @app.task(timeout=0.05, max_attempts=1)
+    def stuck() -> None:
+        go_on.wait(30)
+
+    @app.task
+    def after() -> None:
+        ran.append(go_on.is_set())
+
+    first = await stuck.enqueue()
+    async with app.working(concurrency=1):
+        await app.until(first.id, Status.DEAD_LETTER)
+        second = await after.enqueue()
+        go_on.set()
+        await second.result(timeout=10)
+    assert ran == [True]
+
+
+async def test_a_worker_that_lost_its_lease_stops_and_its_report_is_refused(app: StoreApp, clock: ManualClock) -> None:
+    interrupted = asyncio.Event()
+
+    @app.task
+    async def held() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            interrupted.set()
+        return "stale"
+
+    handle = await held.enqueue()
+    async with app.working(name="old"):
+        await app.until(handle.id, Status.RUNNING)
+        await app.engine.jobs.revoke(ADA, handle.id, reason="moved")
+        (job,) = await app.store.claim(TENANT, ClaimAsk("new", types=frozenset({"held"})))
+        await asyncio.wait_for(interrupted.wait(), 10)
+        assert (await app.job(handle.id)).worker == "new"
+        await app.store.carry_out(TENANT, [Complete(job.id, job.fence, "new", '"fresh"')])
+    assert (await app.job(handle.id)).result == '"fresh"'
+
+
+async def test_blocking_tasks_run_side_by_side_in_threads_with_the_loop_free(app: StoreApp) -> None:
+    barrier = threading.Barrier(3)
+    where = []
+
+    @app.task
+    def meet() -> None:
+        barrier.wait(20)
+        where.append(threading.current_thread() is threading.main_thread())
+
+    await meet.enqueue_many([{}] * 3)
+    assert await app.drain(concurrency=3) == 3
+    assert where == [False] * 3
+
+
+async def test_one_job_never_sees_the_context_variables_of_another(app: StoreApp) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="clean")
+    seen = []
+
+    @app.task
+    async def dirty() -> None:
+        seen.append(variable.get())
+        variable.set("dirty")
+
+    @app.task
+    def dirty_in_a_thread() -> None:
+        seen.append(variable.get())
+        variable.set("dirty")
+
+    for _ in range(2):
+        await dirty.enqueue()
+        await dirty_in_a_thread.enqueue()
+    await app.drain(concurrency=1)
+    assert seen == ["clean"] * 4
+
+
+async def test_stopping_waits_for_what_runs_and_claims_no_more(app: StoreApp) -> None:
+    go_on, started = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow() -> str:
+        started.set()
+        await go_on.wait()
+        return "done"
+
+    handle = await slow.enqueue()
+    worker = app.worker(concurrency=2)
+    running = asyncio.create_task(worker.run())
+    await started.wait()
+    worker.stop()
+    later = await slow.enqueue()
+    go_on.set()
+    await running
+    assert await handle.result(timeout=1) == "done"
+    job = await app.job(later.id)
+    assert (job.status, job.version) == (Status.QUEUED, 1)
+
+
+@pytest.mark.parametrize("kind", ["asynchronous", "blocking"])
+@pytest.mark.parametrize("how", ["grace is over", "at once"])
+async def test_what_does_not_end_in_time_is_handed_back_without_spending_an_attempt(
+    app: StoreApp, kind: str, how: str
+) -> None:
+    go_on = threading.Event()
+
+    @app.task
+    async def asynchronous() -> None:
+        await asyncio.Event().wait()
+
+    @app.task
+    def blocking() -> None:
+        go_on.wait(30)
+
+    handle = await app.tasks[kind].enqueue()
+    worker = app.worker(grace_seconds=0.05 if how == "grace is over" else 30)
+    running = asyncio.create_task(worker.run())
+    await app.until(handle.id, Status.RUNNING)
+    worker.stop()
+    if how == "at once":
+        worker.stop(now=True)
+    await running
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
+    assert (await handle.history())[-1].reason == "the worker was stopped"
+    go_on.set()
+
+
+async def test_prefetched_jobs_are_handed_back_at_once_when_the_worker_stops(app: StoreApp) -> None:
+    go_on = asyncio.Event()
+
+    @app.task
+    async def wait() -> None:
+        await go_on.wait()
+
+    handles = await wait.enqueue_many([{}] * 3)
+    worker = app.worker(concurrency=1, prefetch=2)
+    running = asyncio.create_task(worker.run())
+    for handle in handles:
+        await app.until(handle.id, Status.RUNNING)
+    worker.stop()
+    for handle in handles[1:]:
+        assert (await app.until(handle.id, Status.QUEUED)).attempt == 1
+    go_on.set()
+    await running
+    assert (await app.job(handles[0].id)).status == Status.SUCCEEDED
+
+
+async def test_a_worker_whose_own_task_is_cancelled_hands_everything_back(app: StoreApp) -> None:
+    @app.task
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    handle = await endless.enqueue()
+    running = asyncio.create_task(app.worker(grace_seconds=0).run())
+    await app.until(handle.id, Status.RUNNING)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt) == (Status.QUEUED, 1)
+
+
+async def test_once_runs_exactly_one_job(app: StoreApp) -> None:
+    @app.task
+    async def quick() -> None: ...
+
+    await quick.enqueue_many([{}] * 3)
+    assert await app.worker().run(once=True) == 1
+    assert await app.drain() == 2
+
+
+async def test_a_worker_takes_only_what_it_is_meant_and_able_to_do(app: StoreApp) -> None:
+    @app.task(requires=["gpu"])
+    async def heavy() -> None: ...
+
+    @app.task
+    async def light() -> None: ...
+
+    await heavy.enqueue()
+    await light.enqueue()
+    assert await app.drain(types=["heavy"]) == 0
+    assert await app.drain(types=["heavy"], capabilities=["gpu"]) == 1
+    assert await app.drain() == 1
+
+
+async def test_a_worker_refuses_what_cannot_work(app: StoreApp) -> None:
+    with pytest.raises(ValueError, match="no tasks"):
+        app.worker()
+
+    @app.task
+    async def some() -> None: ...
+
+    with pytest.raises(ValueError, match="too rare"):
+        app.worker(lease_seconds=10, heartbeat_seconds=5)
+    with pytest.raises(ValueError, match="no task named other"):
+        app.worker(types=["other"])
+    with pytest.raises(ValueError, match="concurrency"):
+        app.worker(concurrency=0)

@@ -1,0 +1,202 @@
+"""What a task does decides how its job goes on."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import interlock
+from interlock.domain.lifecycle import Status
+from tests.support.apps import StoreApp
+from tests.support.stores import SECOND, ManualClock
+
+
+def error_of(job: Any) -> Any:
+    return json.loads(job.error)
+
+
+async def test_what_a_task_returns_is_the_result_of_its_job(app: StoreApp) -> None:
+    @app.task
+    async def add(a: int, b: int = 2) -> dict[str, int]:
+        return {"sum": a + b}
+
+    handle = await add.enqueue(a=40)
+    assert await app.drain() == 1
+    job = await app.job(handle.id)
+    assert (job.status, job.result, job.attempt) == (Status.SUCCEEDED, '{"sum":42}', 1)
+
+
+async def test_a_task_that_returns_nothing_succeeds_without_a_result(app: StoreApp) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    handle = await nothing.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.result) == (Status.SUCCEEDED, None)
+
+
+async def test_an_exception_is_tried_again_and_tells_where_it_came_from(app: StoreApp, clock: ManualClock) -> None:
+    @app.task(max_attempts=2, backoff={"kind": "fixed", "base_seconds": 10})
+    async def stumble() -> None:
+        raise KeyError("pages")
+
+    handle = await stumble.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, job.run_at) == (Status.RETRY, 2, clock.now + 10 * SECOND)
+    error = error_of(job)
+    assert (error["message"], error["kind"]) == ("'pages'", "KeyError")
+    assert "in stumble" in error["details"]["traceback"]
+    clock.advance(10)
+    await app.drain()
+    assert (await app.job(handle.id)).status == Status.DEAD_LETTER
+
+
+async def test_retry_says_when_to_try_again(app: StoreApp, clock: ManualClock) -> None:
+    @app.task
+    async def limited() -> None:
+        raise interlock.Retry("quota", after=timedelta(minutes=5))
+
+    handle = await limited.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, job.run_at) == (Status.RETRY, 2, clock.now + 300 * SECOND)
+    assert error_of(job)["message"] == "quota"
+
+
+async def test_fail_ends_the_job_whatever_attempts_are_left(app: StoreApp) -> None:
+    @app.task(max_attempts=5)
+    async def hopeless() -> None:
+        raise interlock.Fail("no such page", kind="gone", details={"page": 7})
+
+    handle = await hopeless.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt) == (Status.FAILED, 1)
+    assert error_of(job) == {"message": "no such page", "kind": "gone", "details": {"page": 7}}
+
+
+async def test_release_hands_the_job_back_until_a_time_and_spends_no_attempt(app: StoreApp, clock: ManualClock) -> None:
+    runs = []
+
+    @app.task
+    async def patient(ctx: interlock.Context) -> str:
+        runs.append(ctx.attempt)
+        if len(runs) == 1:
+            raise interlock.Release(after=30, reason="provider is busy")
+        if len(runs) == 2:
+            raise interlock.Release(until=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=clock.now + SECOND))
+        return "done"
+
+    handle = await patient.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, job.run_at) == (Status.QUEUED, 1, clock.now + 30 * SECOND)
+    assert (await handle.history())[-1].reason == "provider is busy"
+    clock.advance(30)
+    await app.drain()
+    assert (await app.job(handle.id)).run_at == clock.now + SECOND
+    clock.advance(1)
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, runs) == (Status.SUCCEEDED, 1, [1, 1, 1])
+
+
+async def test_a_release_cannot_be_swallowed_by_catching_exceptions(app: StoreApp) -> None:
+    @app.task
+    async def careless() -> None:
+        try:
+            raise interlock.Release(after=5)
+        except Exception:
+            return
+
+    handle = await careless.enqueue()
+    await app.drain()
+    assert (await app.job(handle.id)).status == Status.QUEUED
+
+
+@pytest.mark.parametrize("give", ["payload", "result"])
+async def test_what_cannot_be_read_or_written_as_json_fails_for_good(app: StoreApp, give: str) -> None:
+    @app.task
+    async def odd(n: int) -> Any:
+        return {1: object()}
+
+    client = await app.client()
+    payload = b'{"n":"one"}' if give == "payload" else b'{"n":1}'
+    request = odd.request((), {"n": 1})
+    (enqueued,) = await client.enqueue([type(request)(type="odd", payload=type(request.payload)(payload))])
+    await app.drain()
+    job = await app.job(enqueued.id)
+    assert (job.status, error_of(job)["kind"]) == (Status.FAILED, f"invalid_{give}")
+
+
+async def test_a_result_beyond_the_limit_fails_the_job_instead_of_running_it_for_ever(app: StoreApp) -> None:
+    @app.task
+    async def talkative() -> str:
+        return "x" * 300_000
+
+    handle = await talkative.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, error_of(job)["kind"]) == (Status.FAILED, "result_too_large")
+
+
+async def test_a_result_with_odd_text_is_mended_not_lost(app: StoreApp) -> None:
+    @app.task
+    async def garbled() -> list[str]:
+        return ["\x00", "half \ud800 pair"]
+
+    handle = await garbled.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.sanitized) == (Status.SUCCEEDED, True)
+    assert await handle.result(timeout=1) == ["\x00", "half \ufffd pair"]
+
+
+async def test_an_error_with_details_that_are_no_json_or_far_too_large_is_still_reported(app: StoreApp) -> None:
+    @app.task
+    async def first() -> None:
+        raise interlock.Fail("a", details=object())
+
+    @app.task
+    async def second() -> None:
+        raise interlock.Fail("b" * 100_000, details="c" * 100_000)
+
+    handles = [await first.enqueue(), await second.enqueue()]
+    await app.drain()
+    jobs = [await app.job(handle.id) for handle in handles]
+    assert [job.status for job in jobs] == [Status.FAILED, Status.FAILED]
+    assert [error_of(job)["message"][:1] for job in jobs] == ["a", "b"]
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
+async def test_a_task_that_wants_to_end_the_process_only_fails_itself(app: StoreApp, raised: BaseException) -> None:
+    @app.task(max_attempts=1)
+    async def rude() -> None:
+        raise raised
+
+    @app.task(max_attempts=1)
+    def rude_in_a_thread() -> None:
+        raise raised
+
+    handles = [await rude.enqueue(), await rude_in_a_thread.enqueue()]
+    await app.drain()
+    jobs = [await app.job(handle.id) for handle in handles]
+    assert [error_of(job)["kind"] for job in jobs] == [type(raised).__name__] * 2
+
+
+async def test_usage_of_a_run_is_summed_and_kept(app: StoreApp) -> None:
+    @app.task
+    async def thinking(ctx: interlock.Context) -> None:
+        ctx.usage(tokens=100, cost=0.25)
+        ctx.usage(tokens=20)
+
+    handle = await thinking.enqueue()
+    await app.drain()
+    usage = (await app.job(handle.id)).usage
+    assert usage is not None
+    assert json.loads(usage) == {"tokens": 120, "cost": 0.25}

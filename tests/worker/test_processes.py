@@ -1,0 +1,251 @@
+"""Real worker processes: told to stop, killed, killing themselves, and several under one parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlock
+from interlock.assemble import App
+from interlock.domain.job import Job
+from interlock.domain.lifecycle import Status, Verb
+from tests.support.eventually import eventually
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, ENGINES, fresh_database
+
+TIMEOUT = 60.0
+MODULE = """
+import asyncio, os, pathlib, signal, time
+import interlock
+
+app = interlock.App(os.environ["JOBS"])
+not_an_app = 1
+
+@app.task
+async def slow(go: str) -> int:
+    while not pathlib.Path(go).exists():
+        await asyncio.sleep(0.01)
+    return os.getpid()
+
+@app.task
+def stuck() -> None:
+    time.sleep(3600)
+
+@app.task(max_attempts=2)
+async def deadly() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@app.task
+async def quick() -> int:
+    return os.getpid()
+"""
+
+
+class Shop:
+    """A directory with the module of an app, its database, and the processes that work for it."""
+
+    def __init__(self, directory: Path, url: str, app: App) -> None:
+        self.directory = directory
+        self.url = url
+        self.app = app
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def task(self, name: str) -> Any:
+        """A task of the module by its name, to be enqueued from here."""
+        return self.app.tasks[name]
+
+    def worker(self, *options: str, target: str = "shop:app") -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "interlock", "worker", target, "--lease", "1", *options],
+            cwd=self.directory,
+            env={**os.environ, "JOBS": self.url},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._processes.append(process)
+        return process
+
+    async def until(self, handle: interlock.JobHandle[Any], *statuses: Status) -> Job:
+        async def there() -> bool:
+            return (await handle.refresh()).status in statuses
+
+        await eventually(there, within=TIMEOUT)
+        return await handle.refresh()
+
+    def close(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture(params=ENGINES)
+async def url(request: pytest.FixtureRequest, tmp_path: Path, postgres: Postgres) -> AsyncIterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/jobs.db"
+        return
+    async with fresh_database(postgres) as name:
+        yield postgres.dsn(name, user=APP_LOGIN)
+
+
+@pytest.fixture
+async def shop(url: str, tmp_path: Path) -> AsyncIterator[Shop]:
+    (tmp_path / "shop.py").write_text(MODULE)
+    async with interlock.App(url) as app:
+
+        @app.task
+        async def slow(go: str) -> int:
+            return 0
+
+        @app.task
+        def stuck() -> None: ...
+
+        @app.task(max_attempts=2)
+        async def deadly() -> None: ...
+
+        @app.task
+        async def quick() -> int:
+            return 0
+
+        made = Shop(tmp_path, url, app)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie whose parent is gone is somebody else's to bury.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_sigterm_lets_a_running_job_end_and_spends_no_attempt(shop: Shop) -> None:
+    go = shop.directory / "go"
+    running = await shop.task("slow").enqueue(go=str(go))
+    worker = shop.worker("--concurrency", "1", "--prefetch", "1")
+    await shop.until(running, Status.RUNNING)
+    waiting = await shop.task("slow").enqueue(go=str(go))
+    await shop.until(waiting, Status.RUNNING)
+    worker.send_signal(signal.SIGTERM)
+    handed_back = await shop.until(waiting, Status.QUEUED)
+    go.touch()
+    assert worker.wait(TIMEOUT) == 0
+    assert await running.result(timeout=1) == worker.pid
+    assert ((await running.refresh()).attempt, handed_back.attempt) == (1, 1)
+
+
+@pytest.mark.parametrize("task", ["slow", "stuck"])
+async def test_a_second_sigterm_hands_everything_back_at_once(shop: Shop, task: str) -> None:
+    arguments = {"go": str(shop.directory / "never")} if task == "slow" else {}
+    handle = await shop.task(task).enqueue(**arguments)
+    worker = shop.worker()
+    await shop.until(handle, Status.RUNNING)
+    worker.send_signal(signal.SIGTERM)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(TIMEOUT) == 0
+    job = await handle.refresh()
+    assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
+
+
+async def test_the_job_of_a_killed_worker_is_run_by_another(shop: Shop) -> None:
+    go = shop.directory / "go"
+    handle = await shop.task("slow").enqueue(go=str(go))
+    first = shop.worker()
+    await shop.until(handle, Status.RUNNING)
+    first.kill()
+    first.wait(TIMEOUT)
+    go.touch()
+    second = shop.worker()
+    assert await handle.result(timeout=TIMEOUT) == second.pid
+    assert (await handle.refresh()).attempt == 2
+
+
+async def test_a_job_that_kills_its_worker_is_counted_and_its_process_replaced(shop: Shop) -> None:
+    deadly = await shop.task("deadly").enqueue()
+    fleet = shop.worker("--processes", "2")
+    job = await shop.until(deadly, Status.DEAD_LETTER)
+    assert job.attempt == 2
+    grants = [row for row in await deadly.history() if row.verb == Verb.CLAIM]
+    assert len(grants) == 2
+    quick = await shop.task("quick").enqueue()
+    assert await quick.result(timeout=TIMEOUT) != fleet.pid
+    fleet.send_signal(signal.SIGTERM)
+    assert fleet.wait(TIMEOUT) == 0
+
+
+async def test_members_of_a_fleet_do_not_outlive_their_parent(shop: Shop) -> None:
+    fleet = shop.worker("--processes", "2")
+    pids = set()
+
+    async def both_work() -> bool:
+        pids.add(await (await shop.task("quick").enqueue()).result(timeout=TIMEOUT))
+        return len(pids) == 2
+
+    await eventually(both_work, within=TIMEOUT)
+    fleet.kill()
+
+    async def gone() -> bool:
+        return not any(alive(pid) for pid in pids)
+
+    await eventually(gone, within=TIMEOUT)
+
+
+async def test_drain_ends_when_nothing_is_due_and_once_after_one_job(shop: Shop) -> None:
+    handles = [await shop.task("quick").enqueue() for _ in range(5)]
+    once = shop.worker("--once")
+    assert once.wait(TIMEOUT) == 0
+    assert [(await handle.refresh()).status for handle in handles].count(Status.SUCCEEDED) == 1
+    assert shop.worker("--drain").wait(TIMEOUT) == 0
+    assert [(await handle.refresh()).status for handle in handles].count(Status.SUCCEEDED) == 5
+
+
+async def test_the_log_is_one_json_object_a_line(shop: Shop) -> None:
+    await shop.task("quick").enqueue()
+    worker = shop.worker("--drain", "--name", "ada")
+    _, log = worker.communicate(timeout=TIMEOUT)
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [(line["event"], line["worker"], line["level"]) for line in lines] == [
+        ("worker started", "ada", "info"),
+        ("worker stopped", "ada", "info"),
+    ]
+    assert all(line["at"].endswith("Z") for line in lines)
+
+
+@pytest.fixture
+def plain_shop(tmp_path: Path) -> Iterator[Shop]:
+    (tmp_path / "shop.py").write_text(MODULE)
+    made = Shop(tmp_path, f"sqlite:///{tmp_path}/jobs.db", interlock.App("sqlite:///unused.db"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "says"),
+    [
+        ("shop", (), "write MODULE:APP"),
+        ("nowhere:app", (), "no module 'nowhere'"),
+        ("shop:missing", (), "has no 'missing'"),
+        ("shop:not_an_app", (), "is not an app"),
+        ("shop:app", ("--type", "other"), "no task named other"),
+        ("shop:app", ("--concurrency", "0"), "at least 1"),
+        ("shop:app", ("--processes", "2", "--name", "x"), "cannot share one --name"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_a_reason(
+    plain_shop: Shop, target: str, options: tuple[str, ...], says: str
+) -> None:
+    worker = plain_shop.worker(*options, target=target)
+    _, said = worker.communicate(timeout=TIMEOUT)
+    assert (worker.returncode, says in said) == (2, True), said
