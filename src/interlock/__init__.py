@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interlock.assemble import App as App
     from interlock.errors import Error as Error
-    from interlock.errors import JobCancelled as JobCancelled
-    from interlock.errors import JobFailed as JobFailed
-    from interlock.errors import StepMismatch as StepMismatch
     from interlock.sdk.context import Child as Child
     from interlock.sdk.context import Context as Context
     from interlock.sdk.handle import JobHandle as JobHandle
     from interlock.sdk.raises import Fail as Fail
+    from interlock.sdk.raises import JobCancelled as JobCancelled
+    from interlock.sdk.raises import JobFailed as JobFailed
     from interlock.sdk.raises import Release as Release
     from interlock.sdk.raises import Retry as Retry
+    from interlock.sdk.raises import StepMismatch as StepMismatch
     from interlock.sdk.raises import Suspended as Suspended
     from interlock.sdk.replay import Answer as Answer
     from interlock.sdk.tasks import Task as Task
@@ -32,12 +32,12 @@ _HOMES = {
     "Context": "sdk.context",
     "Error": "errors",
     "Fail": "sdk.raises",
-    "JobCancelled": "errors",
-    "JobFailed": "errors",
+    "JobCancelled": "sdk.raises",
+    "JobFailed": "sdk.raises",
     "JobHandle": "sdk.handle",
     "Release": "sdk.raises",
     "Retry": "sdk.raises",
-    "StepMismatch": "errors",
+    "StepMismatch": "sdk.raises",
     "Suspended": "sdk.raises",
     "Task": "sdk.tasks",
     "Worker": "worker.loop",

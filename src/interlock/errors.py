@@ -12,6 +12,7 @@ Error
 │   ├── CheckpointConflict     an old checkpoint number with other data
 │   ├── NoCancelRequested      an acknowledgement of nothing
 │   ├── NotEditable            an edit of a job that is not waiting for a worker
+│   ├── NotEnded               a redrive of a job that has not ended
 │   ├── AlreadyDecided         another decision than the one that was made
 │   ├── DigestMismatch         a decision about something else than what is asked
 │   ├── TokenExists            a token was made under this key before
@@ -30,7 +31,7 @@ Error
 ├── ArtifactLost          500  the bytes of an artifact are missing or damaged
 ├── Unavailable           503  the database cannot be reached now
 │   └── Indeterminate          the connection broke around a commit
-├── JobFailed                  a job whose result was awaited has failed
+├── JobFailed                  a job whose result was awaited has failed (these three are raised by the SDK alone)
 ├── JobCancelled               likewise, cancelled
 ├── StepMismatch               a run does not do again what was recorded of it
 └── Fatal                      the process must stop
@@ -180,6 +181,16 @@ class NotEditable(Conflict):
     def __init__(self, job_id: str, status: str) -> None:
         self.job_id = job_id
         super().__init__(f"job {job_id} is {status}; only a queued or retrying job can be edited")
+
+
+class NotEnded(Conflict):
+    """Only a job that has ended can be done again."""
+
+    code = "not_ended"
+
+    def __init__(self, job_id: str, status: str) -> None:
+        self.job_id, self.state = job_id, status
+        super().__init__(f"job {job_id} is {status}; only a job that has ended can be redriven")
 
 
 class AlreadyDecided(Conflict):
@@ -356,39 +367,6 @@ class Indeterminate(Unavailable):
     """The connection broke around a commit: the change may or may not have happened; repeat the call."""
 
     code = "indeterminate"
-
-
-class JobFailed(Error):
-    """A job whose result was awaited has failed for good; error holds message, kind and details."""
-
-    code = "job_failed"
-
-    def __init__(self, job_id: str, status: str, error: dict[str, object]) -> None:
-        self.job_id, self.job_status, self.error = job_id, status, error
-        super().__init__(f"job {job_id} ended as {status}: {error.get('message', 'no reason was given')}")
-
-
-class JobCancelled(Error):
-    """A job whose result was awaited has been cancelled."""
-
-    code = "job_cancelled"
-
-    def __init__(self, job_id: str, reason: str | None) -> None:
-        self.job_id, self.reason = job_id, reason
-        super().__init__(f"job {job_id} was cancelled" + (f": {reason}" if reason else ""))
-
-
-class StepMismatch(Error):
-    """A run asks for something else than an earlier run of the same job recorded at this place."""
-
-    code = "step_mismatch"
-
-    def __init__(self, job_id: str, step: str, recorded: str, asked: str) -> None:
-        self.job_id, self.step, self.recorded, self.asked = job_id, step, recorded, asked
-        super().__init__(
-            f"job {job_id}: step {step!r} was recorded for {recorded}, now it is {asked}; "
-            "give the changed step another name, or redrive the job from the start"
-        )
 
 
 class Fatal(Error):

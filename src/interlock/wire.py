@@ -217,6 +217,14 @@ def encode(value: object, *, what: str) -> bytes:
         raise Invalid(f"{what} cannot be written as JSON: {error}", pointer=f"/{what}") from None
 
 
+def json_object(text_: str, *, what: str) -> dict[str, Any]:
+    """A JSON object that a person typed."""
+    try:
+        return msgspec.json.decode(text_, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"{what} must be a JSON object: {error}", pointer=f"/{what}") from None
+
+
 def error_body(
     message: str, *, kind: str | None = None, details: object = None, limit: int = LIMITS.error
 ) -> tuple[str, bool]:

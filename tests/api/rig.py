@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,6 +15,7 @@ from interlock.api.options import Options
 from interlock.api.server import Server, listen, url_of
 from interlock.api.service import Service
 from interlock.domain.principal import ROLES, Principal, user
+from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
 from interlock.storage.contract import Objects, Store
 from interlock.storage.merged import merged
@@ -131,7 +132,8 @@ async def serving(
     store: Store, clock: ManualClock, options: Options, *, objects: Objects | None = None
 ) -> AsyncIterator[Api]:
     """A server for as long as the block lasts; it stops the way it does on SIGTERM."""
-    engine = Engine(merged(store), objects=objects)
+    outside = Outside(resolve=_public)  # no test asks a name server
+    engine = Engine(merged(store), objects=objects, outside=outside)
     with listen("127.0.0.1", 0) as listening:
         gate = create_app(engine, options)
         server = Server(gate, listening)
@@ -145,3 +147,8 @@ async def serving(
             await task
             await engine.waits.stop()
             await engine.tokens.close()
+            await outside.close()
+
+
+async def _public(host: str, port: int) -> Sequence[str]:
+    return ["8.8.8.8"]

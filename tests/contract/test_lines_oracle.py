@@ -44,7 +44,10 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
         act = chance.random()
         job: Any = chance.choice(list(held.values())) if held else None
         if act < 0.25:
-            fields = [{"agent_kind": "bot", "agent_id": chance.choice(AGENTS), "max_attempts": 3} for _ in range(chance.randint(1, 3))]
+            fields = [
+                {"agent_kind": "bot", "agent_id": chance.choice(AGENTS), "max_attempts": 3}
+                for _ in range(chance.randint(1, 3))
+            ]
             when = [chance.choice([{}, {}, {"delay_seconds": 3.0}, {"run_at": desk.after(-2)}]) for _ in fields]
             ids += await desk.add_all([new_job(**f, **w) for f, w in zip(fields, when, strict=True)])
         elif act < 0.30:
@@ -66,7 +69,13 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
                     await desk.do(expire(late.id))
                 held.clear()
             else:
-                orders = (complete(job), fail(job), fail(job, retryable=False), release(job, delay_seconds=chance.choice([0, 2])), revoke(job.id))
+                orders = (
+                    complete(job),
+                    fail(job),
+                    fail(job, retryable=False),
+                    release(job, delay_seconds=chance.choice([0, 2])),
+                    revoke(job.id),
+                )
                 await desk.do(orders[how - 1])
         else:
             jobs = [j for j in await desk.store.get(desk.tenant, ids) if j is not None]

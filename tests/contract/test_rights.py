@@ -14,6 +14,7 @@ from tests.contract.builders import OPERATOR, Desk, release, save
 from tests.contract.doors import Door, open_door, refusal
 from tests.contract.gates import ballot, decided, waiting
 from tests.contract.progress import event, keep, report, step, tell
+from tests.contract.webhooks import overheard
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
@@ -57,6 +58,7 @@ async def furnish(desk: Desk) -> None:
     await desk.store.pause(desk.tenant, "paused", actor=OPERATOR, reason=None)
     _, gate = await waiting(desk, job=await desk.running(type="gated"), required=2)
     await decided(desk, ballot(gate))
+    await overheard(desk)
     await desk.claim(claim_id="named", types=frozenset({"ready"}))
     await desk.add(type="ready")
 
@@ -84,6 +86,8 @@ FORBIDDEN = [
     "UPDATE job_event SET message = 'x'",
     "DELETE FROM job_event",
     "TRUNCATE job_event",
+    "INSERT INTO outbox SELECT * FROM outbox",
+    "DELETE FROM webhook_secret",
     "DELETE FROM route",
     "UPDATE route SET type = 'x'",
     "UPDATE epoch SET value = 7",
@@ -138,6 +142,9 @@ async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Doo
            where pg_get_userbyid(p.proowner) = 'interlock_sweep' order by 1"""
     )
     assert dict(rows) == {
+        "due_channels": "TABLE(tenant text, channel text)",
+        "old_deliveries": "TABLE(tenant text, id uuid)",
+        "old_subscriptions": "TABLE(tenant text, id uuid)",
         "due_deadlines": "TABLE(tenant text, job_id uuid)",
         "due_gates": "TABLE(tenant text, job_id uuid)",
         "due_waits": "TABLE(tenant text, job_id uuid)",

@@ -10,7 +10,6 @@ import pytest
 from interlock.domain.lifecycle import Status
 from interlock.domain.registry import Agent
 from interlock.domain.webhook import (
-    EVENTS,
     MOST_SUBSCRIPTIONS,
     Delivery,
     DeliveryFilter,
@@ -20,56 +19,23 @@ from interlock.domain.webhook import (
     NewSubscription,
     Outcome,
     Settlement,
-    Subscription,
 )  # fmt: skip
 from interlock.errors import IdempotencyKeyReuse, Invalid
 from tests.contract.builders import NEVER, Desk, cancel, complete, fail, new_id, new_job, release
 from tests.contract.doors import Door, job_in, move, refusal
-
-LEASE = 30.0
-OK = Outcome(DeliveryStatus.DELIVERED)
-AGAIN = Outcome(DeliveryStatus.FAILED, 60.0)
-DEAD = Outcome(DeliveryStatus.DEAD)
-GONE = Outcome(DeliveryStatus.DEAD, ends_subscription=True)
-
-
-async def listen(desk: Desk, *events: str, **fields: Any) -> Subscription:
-    facts = {"id": new_id(), "url": "https://hooks.example/in", "events": events or EVENTS, "secret": "whsec_c2VjcmV0"}
-    new = NewSubscription(**facts | fields)
-    return (await desk.store.outbox.subscribe(desk.tenant, new)).subscription
-
-
-async def channels(desk: Desk) -> list[str]:
-    return [c.channel for c in await desk.store.outbox.due_channels(10_000) if c.tenant == desk.tenant]
-
-
-async def take(desk: Desk, want: int = 1000) -> list[Dispatch]:
-    """Everything that is due, oldest first."""
-    wants = [(channel, want) for channel in await channels(desk)]
-    taken = await desk.store.outbox.take(desk.tenant, wants, lease_seconds=LEASE, fresh_secret="whsec_ZnJlc2g=")
-    return sorted(taken, key=lambda d: (d.version, EVENTS.index(d.event)))
-
-
-async def settle(desk: Desk, dispatch: Dispatch, outcome: Outcome, code: int | None = None) -> bool:
-    settlement = Settlement(dispatch.id, dispatch.grab, outcome, code, None if outcome is OK else "why")
-    return await desk.store.outbox.settle(desk.tenant, settlement)
-
-
-async def deliveries(desk: Desk, **filter: Any) -> list[Delivery]:
-    return await desk.store.outbox.deliveries(desk.tenant, DeliveryFilter(**filter))
-
-
-async def delivery(desk: Desk, id: str) -> Delivery:
-    (found,) = [d for d in await deliveries(desk, limit=200) if d.id == id]
-    return found
-
-
-async def heard(desk: Desk) -> list[str]:
-    """The events that are due, and are now told."""
-    taken = await take(desk)
-    for dispatch in taken:
-        assert await settle(desk, dispatch, OK, 200)
-    return [dispatch.event for dispatch in taken]
+from tests.contract.webhooks import (
+    AGAIN,
+    DEAD,
+    GONE,
+    LEASE,
+    OK,
+    deliveries,
+    delivery,
+    heard,
+    listen,
+    settle,
+    take,
+)  # fmt: skip
 
 
 async def test_nothing_is_written_where_nobody_listens(desk: Desk, rival: Desk) -> None:
@@ -281,13 +247,14 @@ class TestBursts:
         await listen(desk, "job.queued", min_interval_seconds=10.0)
         first = await desk.add()
         assert [(d.job_id, d.folded) for d in await take(desk)] == [(first, 0)]
+        burst = []
         for _ in range(4):
             desk.clock.advance(1)
-            last = await desk.add()
+            burst.append(await desk.add())
         assert await take(desk) == []
         desk.clock.advance(6)
         (told,) = await take(desk)
-        assert (told.job_id, told.folded) == (last, 3)
+        assert (told.job_id, told.folded) == (burst[-1], 3)
         assert await settle(desk, told, OK)
         assert sorted(d.folded for d in await deliveries(desk)) == [0, 3]
 

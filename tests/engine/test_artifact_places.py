@@ -14,7 +14,8 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 from moto.server import ThreadedMotoServer
 
-from interlock.assemble import open_objects
+from interlock import config
+from interlock.assemble import open_engine, open_objects
 from interlock.domain.artifact import REPLACED_KEPT_SECONDS
 from interlock.domain.decide import Complete
 from interlock.domain.principal import Principal
@@ -322,3 +323,25 @@ async def test_a_directory_is_beside_the_database_unless_said_otherwise(
 def test_any_other_kind_of_place_is_refused(place: str) -> None:
     with pytest.raises(Invalid, match="directory or under s3://"):
         open_objects(place, "sqlite:///i.db")
+
+
+async def test_the_limits_of_artifacts_can_be_set(tmp_path: Path, who: Principal) -> None:
+    said = {"INTERLOCK_ARTIFACT_BYTES": "100", "INTERLOCK_ARTIFACT_QUOTA_BYTES": "150"}
+    settings = config.load({}, environ=said, directory=tmp_path)
+    async with open_engine(
+        f"sqlite:///{tmp_path}/i.db",
+        artifact_bytes=settings.artifact_bytes,
+        artifact_quota_bytes=settings.artifact_quota_bytes,
+    ) as engine:
+        holder = await grant(engine, who)
+        await put(engine, holder, "a", bytes(100))
+        with pytest.raises(TooLarge, match="at most 100"):
+            await put(engine, holder, "b", bytes(101))
+        with pytest.raises(TooLarge, match="at most 150"):
+            await put(engine, holder, "b", bytes(51))
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "1.5", "nan", "inf", "1e30"])
+def test_a_size_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(Invalid, match="artifact_bytes must be"):
+        config.load({}, environ={"INTERLOCK_ARTIFACT_BYTES": value}, directory=tmp_path)

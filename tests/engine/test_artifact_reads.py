@@ -32,7 +32,7 @@ async def test_one_range_of_bytes_is_read(files: Engine, who: Principal) -> None
     assert await content_of(files, holder, made, "bytes=-7") == content[-7:]
     assert await content_of(files, holder, made, "bytes=0-1,3-4") == content
     download = await files.artifacts.read(TENANT, holder.job_id, made.id, wanted="bytes=10-19")
-    assert (download.start, download.end) == (10, 20)
+    assert (download.start, download.end, download.partial) == (10, 20, True)
     await download.chunks.aclose()
     with pytest.raises(Unsatisfiable) as caught:
         await content_of(files, holder, made, f"bytes={len(content)}-")
@@ -211,3 +211,19 @@ async def test_upkeep_collects_in_the_background(files: Engine, who: Principal, 
     finally:
         await files.upkeep.stop()
         await files.artifacts.stop()
+
+
+async def test_a_download_that_is_cancelled_while_it_begins_leaves_no_file_open(
+    files: Engine, who: Principal, root: Path
+) -> None:
+    holder = await grant(files, who)
+    made = await put(files, holder, content=bytes(4 * intake.PIECE))
+    begun = [asyncio.create_task(files.artifacts.read(TENANT, holder.job_id, made.id)) for _ in range(50)]
+    for turn, task in enumerate(begun):
+        for _ in range(turn % 12):
+            await asyncio.sleep(0)
+        task.cancel()
+    for answer in await asyncio.gather(*begun, return_exceptions=True):
+        if not isinstance(answer, BaseException):
+            await answer.chunks.aclose()
+    assert [path for path in open_files() if path.startswith(str(root))] == []

@@ -17,26 +17,27 @@ from interlock.sdk.handle import JobHandle
 from interlock.sdk.tasks import Task
 from interlock.testing import MemoryApp
 
-SEPARATE = {"client", "tail"}  # a client belongs to a loop; a tail has no single answer
+SEPARATE = {"client", "discard"}  # a client belongs to a loop; a fixture discards
+
+
+def is_verb(thing: object) -> bool:
+    return inspect.iscoroutinefunction(thing) or inspect.isasyncgenfunction(thing)
 
 
 def verbs(cls: type) -> list[str]:
-    return [
-        name
-        for name in dir(cls)
-        if not name.startswith("_") and inspect.iscoroutinefunction(inspect.getattr_static(cls, name))
-    ]
+    return [name for name in dir(cls) if not name.startswith("_") and is_verb(inspect.getattr_static(cls, name))]
 
 
 @pytest.mark.parametrize("cls", [App, Task, JobHandle, Context, Child, MemoryApp])
 def test_every_verb_has_a_blocking_twin_with_the_same_signature(cls: type) -> None:
-    wanted = [name for name in verbs(cls) if name not in SEPARATE | {"discard"}]
+    wanted = [name for name in verbs(cls) if name not in SEPARATE]
     assert wanted
     for name in wanted:
         twin = inspect.getattr_static(cls, f"{name}_sync")
-        assert inspect.signature(twin) == inspect.signature(inspect.getattr_static(cls, name)), name
+        ours = inspect.signature(inspect.getattr_static(cls, name))
+        assert inspect.signature(twin).parameters == ours.parameters, name
         assert twin.__name__ == f"{name}_sync"
-        assert not inspect.iscoroutinefunction(twin)
+        assert not is_verb(twin)
     twins = {name for name in dir(cls) if name.endswith("_sync") and not name.startswith("_")}
     assert twins == {f"{name}_sync" for name in wanted}
 
@@ -63,7 +64,7 @@ def test_a_blocking_program_enqueues_waits_and_cancels(tmp_path: Path) -> None:
         many[1].result_sync()
     assert handle.refresh_sync().attempt == 1
     assert [row.version for row in handle.history_sync()] == [1, 2, 3]
-    assert handle.events_sync() == []
+    assert handle.events_sync() == [] == list(handle.tail_sync())
     app.close_sync()
 
 
@@ -76,6 +77,40 @@ async def test_a_blocking_verb_refuses_to_block_an_event_loop() -> None:
     with pytest.raises(RuntimeError, match="would block the running event loop"):
         nothing.enqueue_sync()
     await app.discard()
+
+
+def test_every_event_loop_has_a_client_of_its_own_and_one_left_open_is_complained_about(tmp_path: Path) -> None:
+    app = interlock.App(f"sqlite:///{tmp_path}/x.db")
+
+    @app.task
+    def nothing() -> None: ...
+
+    async def tidy() -> None:
+        async with app:
+            assert (await app.client()) is (await app.client())
+            await nothing.enqueue()
+
+    async def untidy() -> None:
+        await nothing.enqueue()
+
+    asyncio.run(tidy())
+    asyncio.run(untidy())
+    with pytest.warns(ResourceWarning, match="async with app"):
+        nothing.enqueue_sync()
+    app.close_sync()
+
+
+async def test_a_failed_connection_is_tried_again_at_the_next_call(tmp_path: Path) -> None:
+    app = interlock.App(f"sqlite:///{tmp_path}/later/x.db")
+
+    @app.task
+    def nothing() -> None: ...
+
+    with pytest.raises(interlock.Error, match="does not exist"):
+        await nothing.enqueue()
+    (tmp_path / "later").mkdir()
+    async with app:
+        await nothing.enqueue()
 
 
 def test_importing_interlock_is_light_and_its_names_are_all_there() -> None:

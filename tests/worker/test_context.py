@@ -186,6 +186,30 @@ async def test_what_a_task_tells_at_its_very_end_is_not_lost(app: StoreApp) -> N
         assert [event.message async for event in handle.tail()] == ["all done"]
 
 
+async def test_an_event_is_told_once_per_attempt_however_often_the_run_is_resumed(
+    app: StoreApp, clock: ManualClock
+) -> None:
+    @app.task
+    async def child() -> None: ...
+
+    @app.task(backoff=NOW)
+    async def parent(ctx: interlock.Context) -> None:
+        ctx.event("begins", attempt=ctx.attempt)
+        ctx.event("page")
+        ctx.event("page")
+        await (await ctx.enqueue(child)).result()
+        ctx.event("goes on")
+        if ctx.attempt == 1:
+            raise RuntimeError
+
+    handle = await parent.enqueue()
+    await app.drain()
+    told = [event.message for event in await handle.events()]
+    assert told == ["begins", "page", "page", "goes on"]
+    await again(app, clock)
+    assert [event.message for event in await handle.events()] == [*told, *told]
+
+
 async def test_an_event_is_told_however_odd_its_payload(app: StoreApp) -> None:
     @app.task
     async def odd(ctx: interlock.Context) -> None:

@@ -10,7 +10,7 @@ from cyclopts import App
 
 import interlock
 from interlock import assemble
-from interlock.cli import approvals, audit, jobs, output, worker
+from interlock.cli import agents, approvals, audit, jobs, output, queues, types, worker
 from interlock.cli.session import FAILED, USAGE, Common, guard, run
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
@@ -22,6 +22,9 @@ app = App(
 )
 app.command(jobs.app)
 app.command(approvals.app)
+app.command(agents.app)
+app.command(types.app)
+app.command(queues.app)
 app.command(audit.app)
 app.command("interlock.cli.serve:app", name="serve")  # by name: a web server takes its time to be loaded
 app.command(worker.app)

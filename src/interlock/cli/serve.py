@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +20,9 @@ from interlock.api.server import Server, check_address, listen, url_of
 from interlock.cli import output
 from interlock.cli.session import Common, guard
 from interlock.config import Settings
-from interlock.errors import Invalid, Unavailable
+from interlock.domain.destination import Allowance
+from interlock.engine.destination import Outside
+from interlock.errors import Invalid
 
 app = App(name="serve")
 NOTHING = Common()
@@ -48,20 +50,33 @@ def serve(
 
 async def _serve(settings: Settings) -> None:
     logs.configure()
-    trust = assemble.trust(settings, _fetch)
-    async with assemble.open_engine(
-        settings.database,
-        artifacts=settings.artifacts,
-        artifact_bytes=settings.artifact_bytes,
-        artifact_quota_bytes=settings.artifact_quota_bytes,
-        trust=trust,
-    ) as engine:
+    keys = Outside(Allowance.of(settings.webhooks_allow))
+    async with (
+        _closed_in_the_end(keys),
+        assemble.open_engine(
+            settings.database,
+            artifacts=settings.artifacts,
+            artifact_bytes=settings.artifact_bytes,
+            artifact_quota_bytes=settings.artifact_quota_bytes,
+            trust=assemble.trust(settings, keys.fetch),
+            webhooks_allow=settings.webhooks_allow,
+        ) as engine,
+    ):
         engine.upkeep.start()
+        engine.sender.start()
         service = create_app(engine, options(settings))
         with listen(settings.host, settings.port) as listening:
             server = Server(service, listening)
             _say_where(url_of(listening), settings)
             await server.serve()
+
+
+@contextlib.asynccontextmanager
+async def _closed_in_the_end(outside: Outside) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await outside.close()
 
 
 def options(settings: Settings) -> Options:
@@ -106,7 +121,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:  # not to be had on this system
         return None
     return uvloop.new_event_loop
-
-
-async def _fetch(url: str) -> bytes:
-    raise Unavailable(f"keys cannot be fetched from {url} yet; put them into the setting issuers")

@@ -30,13 +30,31 @@ COLLECT_EVERY_SECONDS: Final = 60.0
 LARGEST_FENCE: Final = 2**63 - 1
 
 
+class Stream(AsyncIterator[bytes]):
+    """Bytes of which the first piece is there already; to be closed if they are not read to their end."""
+
+    def __init__(self, first: bytes | None, rest: AsyncGenerator[bytes, None]) -> None:
+        self._first, self._rest = first, rest
+
+    async def __anext__(self) -> bytes:
+        if self._first is None:
+            return await anext(self._rest)
+        first, self._first = self._first, None
+        return first
+
+    async def aclose(self) -> None:
+        self._first = None
+        await self._rest.aclose()
+
+
 class Download(NamedTuple):
-    """An artifact and its bytes, from start up to end; close the stream if it is not read to its end."""
+    """An artifact and its bytes, from start up to end; partial if that is the range that was wanted."""
 
     artifact: Artifact
     start: int
     end: int
-    chunks: AsyncGenerator[bytes, None]
+    chunks: Stream
+    partial: bool = False
 
 
 class _Incoming(NamedTuple):
@@ -124,12 +142,12 @@ class Artifacts:
         found = await self.get(tenant, job_id, artifact_id)
         if found.key is None or found.size is None:
             raise Invalid(f"artifact {found.id} is a link; its url leads to the content", pointer="/id")
-        start, end = rules.span(wanted, found.size) or (0, found.size)
-        chunks = self._verified(found, start, end)
+        part = rules.span(wanted, found.size)
+        start, end = part or (0, found.size)
+        pieces = self._verified(found, start, end)
         # The first piece is read now, so that a missing file is an error and not an answer that breaks off.
-        with contextlib.suppress(StopAsyncIteration):
-            chunks = _again(await anext(chunks), chunks)
-        return Download(found, start, end, chunks)
+        first = await anext(pieces, None)
+        return Download(found, start, end, Stream(first, pieces), partial=part is not None)
 
     async def collect_orphans(self, limit: int = COLLECT_AT_ONCE) -> int:
         """Delete bytes that are nobody's, once they are due; may be run by anybody, at any time, twice."""
@@ -190,8 +208,9 @@ class Artifacts:
             return [answered(artifact) for artifact in shown]
         except BaseException:
             # Harmless where the artifact is shown after all: its key is then no longer among the orphans.
-            with contextlib.suppress(Error):
-                await self._store.abandon_objects(tenant, keys)
+            if keys:
+                with contextlib.suppress(Error):
+                    await self._store.abandon_objects(tenant, keys)
             raise
 
     async def _verified(self, artifact: Artifact, start: int, end: int) -> AsyncGenerator[bytes, None]:
@@ -244,10 +263,3 @@ def _hash(value: str | None) -> bytes | None:
 
 async def _once(content: bytes) -> AsyncIterator[bytes]:
     yield content
-
-
-async def _again(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(rest):
-        yield first
-        async for piece in rest:
-            yield piece

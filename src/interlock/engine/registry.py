@@ -42,11 +42,15 @@ class Registers:
         within: object = None,
     ) -> list[Enqueued | Refused]:
         """Check the requests against the registry as it is, and add them; a fault of one is its own answer."""
+        refused = False
         for _ in range(TRIES):
-            known = self._known.get(who.tenant) or await self._learn(who.tenant)
+            known = (None if refused else self._known.get(who.tenant)) or await self._learn(who.tenant)
             await known.meet_agents(self._store, who.tenant, requests)
             jobs = [self._checked(known, request, who, now, traceparent) for request in requests]
             good = [job for job in jobs if isinstance(job, NewJob)]
+            if len(good) < len(jobs) and not refused:  # nothing is refused by what the registry was a while ago
+                refused = True
+                continue
             if not good or (whole and len(good) < len(jobs)):
                 return [Refused(job) if isinstance(job, Error) else Enqueued(job.id, 0, False) for job in jobs]
             try:

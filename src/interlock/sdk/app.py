@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
-from weakref import WeakKeyDictionary
 
 from interlock.client.port import Client
 from interlock.sdk.blocking import background_loop, blocking
@@ -23,7 +23,7 @@ class App:
     def __init__(self, connect: Callable[[], Awaitable[Client]]) -> None:
         self.tasks: dict[str, Task[..., Any]] = {}
         self._connect = connect
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Client]] = WeakKeyDictionary()
+        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Future[Client]] = {}
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
@@ -45,6 +45,7 @@ class App:
     async def client(self) -> Client:
         """The client of the running event loop."""
         loop = asyncio.get_running_loop()
+        self._forget_closed_loops()
         if (connecting := self._clients.get(loop)) is None:
             connecting = self._clients[loop] = asyncio.ensure_future(self._connect())
         try:
@@ -85,6 +86,11 @@ class App:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _forget_closed_loops(self) -> None:
+        for loop in [loop for loop in self._clients if loop.is_closed()]:
+            del self._clients[loop]
+            warnings.warn("an event loop ended before its app was closed; use `async with app`", ResourceWarning, 3)
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         return background_loop()

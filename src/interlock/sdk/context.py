@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import uuid
 from collections import Counter
@@ -17,11 +18,11 @@ from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.job import Checkpoint, Job
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.progress import Event, Level, Report, Step
-from interlock.errors import IdempotencyKeyReuse, StepMismatch, Unavailable
+from interlock.errors import IdempotencyKeyReuse, Unavailable
 from interlock.sdk import values
 from interlock.sdk.blocking import blocking
 from interlock.sdk.handle import JobHandle, outcome
-from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, in_seconds
+from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, StepMismatch, in_seconds
 from interlock.sdk.replay import APPROVAL, Answer, Memory, identity_of, question
 from interlock.sdk.threads import Threads
 
@@ -41,8 +42,7 @@ class Context:
 
     def __init__(self, grant: Grant, client: Client, loop: asyncio.AbstractEventLoop, threads: Threads) -> None:
         self.job: Job = grant.job
-        self.cancelled = False
-        """Somebody wants the job stopped; asynchronous tasks are interrupted, blocking ones look here."""
+        self.cancelled = False  # an asynchronous task is interrupted, a blocking one must look here
         self._client = client
         self._loop = loop
         self._threads = threads
@@ -50,6 +50,7 @@ class Context:
         self._approval: Approval | None = grant.approval
         self._checkpoint_seq = grant.job.checkpoint_seq or 0
         self._events: list[Event] = []
+        self._said: Counter[tuple[str, str, str | None]] = Counter()
         self._usage: Counter[str] = Counter()
         self._children = 0
 
@@ -89,9 +90,16 @@ class Context:
         self._checkpoint_seq = seq
 
     def event(self, message: str, /, *, level: Literal["info", "warn", "error"] = "info", **payload: Any) -> None:
-        """Tell whoever watches; sent with the next heartbeat, and before the run ends."""
+        """Tell whoever watches; sent with the next heartbeat, and before the run ends.
+
+        A run that goes on after a pause tells what it told before under the same id, so that nobody hears it twice.
+        """
         told = _shown(payload) if payload else None
-        self._events.append(Event(str(uuid.uuid4()), Level(level), message, told))
+        said = (level, message, told)
+        self._said[said] += 1
+        name = repr((self.id, self.attempt, self._said[said], *said))
+        id = uuid.UUID(bytes=hashlib.sha256(name.encode()).digest()[:16], version=5)
+        self._events.append(Event(str(id), Level(level), message, told))
 
     def progress(self, done: float, message: str = "progress") -> None:
         """Tell how much is done, from 0 to 1."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from interlock.client.port import Client
 from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.progress import EventRow
-from interlock.errors import JobCancelled, JobFailed
 from interlock.sdk import values
-from interlock.sdk.blocking import background_loop, blocking
+from interlock.sdk.blocking import background_loop, blocking, run
+from interlock.sdk.raises import JobCancelled, JobFailed
 
 R = TypeVar("R")
 LONGEST_POLL_SECONDS: Final = 30.0
@@ -79,6 +79,16 @@ class JobHandle(Generic[R]):
             if ended:
                 return
             await client.wait(self.id, seconds=LOOK_FOR_EVENTS_SECONDS)
+
+    def tail_sync(self, after: int = 0) -> Iterator[EventRow]:
+        """Events as they come, until the job has ended."""
+        stream = self.tail(after)
+
+        async def following() -> EventRow | None:
+            return await anext(stream, None)
+
+        while (event := run(self._loop_for_blocking(), following)) is not None:
+            yield event
 
     result_sync = blocking(result)
     refresh_sync = blocking(refresh)

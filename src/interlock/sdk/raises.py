@@ -1,9 +1,11 @@
-"""What a task raises to say how its run ends."""
+"""What a task raises to say how its run ends, and what the SDK raises to say how a job has ended."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+
+from interlock.errors import Error
 
 
 class Retry(Exception):
@@ -54,6 +56,39 @@ class AwaitsChildren(Suspended):
 
 class AwaitsApproval(Suspended):
     """The run waits for people; opening the gate has ended its grant already."""
+
+
+class JobFailed(Error):
+    """A job whose result was awaited has failed for good; error holds message, kind and details."""
+
+    code = "job_failed"
+
+    def __init__(self, job_id: str, status: str, error: dict[str, object]) -> None:
+        self.job_id, self.job_status, self.error = job_id, status, error
+        super().__init__(f"job {job_id} ended as {status}: {error.get('message', 'no reason was given')}")
+
+
+class JobCancelled(Error):
+    """A job whose result was awaited has been cancelled."""
+
+    code = "job_cancelled"
+
+    def __init__(self, job_id: str, reason: str | None) -> None:
+        self.job_id, self.reason = job_id, reason
+        super().__init__(f"job {job_id} was cancelled" + (f": {reason}" if reason else ""))
+
+
+class StepMismatch(Error):
+    """A run asks for something else than an earlier run of the same job recorded at this place."""
+
+    code = "step_mismatch"
+
+    def __init__(self, job_id: str, step: str, recorded: str, asked: str) -> None:
+        self.job_id, self.step, self.recorded, self.asked = job_id, step, recorded, asked
+        super().__init__(
+            f"job {job_id}: step {step!r} was recorded for {recorded}, now it is {asked}; "
+            "give the changed step another name, or redrive the job from the start"
+        )
 
 
 def in_seconds(span: float | timedelta | None) -> float | None:

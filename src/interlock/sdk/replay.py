@@ -12,7 +12,7 @@ import msgspec
 
 from interlock.domain.approval import Approval
 from interlock.domain.progress import StepRow
-from interlock.errors import StepMismatch
+from interlock.sdk.raises import StepMismatch
 
 APPROVAL: Final = "interlock.approve"  # the name under which the answers of people are kept among the steps
 

@@ -26,6 +26,7 @@ from interlock.domain.webhook import (
     Subscribed,
     Subscription,
 )  # fmt: skip
+from interlock.storage.operation_contract import OperationStore
 from interlock.storage.token_contract import TokenStore
 
 
@@ -254,7 +255,7 @@ class Outbox(Protocol):
         ...
 
 
-class Store(GateStore, ArtifactStore, ProgressStore, TokenStore, Protocol):
+class Store(GateStore, ArtifactStore, ProgressStore, TokenStore, OperationStore, Protocol):
     """One durable home for jobs."""
 
     @property

@@ -12,9 +12,9 @@ from interlock.domain.decide import CancelAck, Complete, Finish
 from interlock.domain.decide import Fail as Failed
 from interlock.domain.decide import Release as Released
 from interlock.domain.retry import SECOND
-from interlock.errors import Error, LeaseLost, NotRunning, StepMismatch, TooLarge
+from interlock.errors import Error, LeaseLost, NotRunning, TooLarge
 from interlock.sdk import values
-from interlock.sdk.raises import AwaitsChildren, Fail, Release, Retry, Suspended
+from interlock.sdk.raises import AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
 from interlock.sdk.threads import Threads
 from interlock.worker.run import Ending, Run
 

@@ -89,8 +89,8 @@ class Reporter:
             raise
         except Exception:
             if len(batch) == 1:
+                # Never settled: the name of its claim would bring back the same job, again and again.
                 self._log.exception("a report was not taken", job=batch[0][0].job.id)
-                self._settled(batch[0][0])
                 return
             for one in batch:  # so that what is wrong with one harms no other
                 await self._send([one])
@@ -137,8 +137,8 @@ class Reporter:
         if isinstance(order, Complete) and isinstance(error, (TooLarge, Invalid, Malformed)):
             self._waiting.append((run, in_place_of(order, run, error)))
             return
-        self._settled(run)
         if isinstance(error, (Conflict, NotFound)):
+            self._settled(run)
             self._log.info("the job was no longer ours", job=run.job.id, fence=run.job.fence, code=error.code)
         else:
             self._log.error("a report was refused", job=run.job.id, fence=run.job.fence, error=str(error))

@@ -56,18 +56,18 @@ class Directory:
             raise
 
     async def get(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        file = await self._run(partial(self._open, key))
-        if file is None:
-            raise FileNotFoundError(f"object {key} is not there")
+        source = _Source(self._root, key)
         try:
+            if not await self._run(source.open):
+                raise FileNotFoundError(f"object {key} is not there")
             while start < end:
-                piece = await self._run(partial(os.pread, file, min(PIECE, end - start), start))
+                piece = await self._run(partial(source.read, min(PIECE, end - start), start))
                 if not piece:
                     raise FileNotFoundError(f"object {key} ends at byte {start}")
                 yield piece
                 start += len(piece)
         finally:
-            os.close(file)
+            source.close()
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -75,20 +75,6 @@ class Directory:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
-
-    def _open(self, key: str) -> int | None:
-        """The file of a key, if there is one and it is a file of ours."""
-        try:
-            with _folder(self._root, key) as folder:
-                file = os.open(key[2:], _OLD, dir_fd=folder)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, *_NOT_OURS):
-                return None
-            raise
-        if stat.S_ISREG(os.fstat(file).st_mode):
-            return file
-        os.close(file)
-        return None
 
     def _remove(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError), _folder(self._root, key) as folder:
@@ -157,6 +143,32 @@ class _Draft:
     def _close(self) -> None:
         file, self._file = self._file, -1
         os.close(file)
+
+
+class _Source:
+    """A file being read."""
+
+    def __init__(self, root: Path, key: str) -> None:
+        self._root, self._key = root, key
+        self._file = -1
+
+    def open(self) -> bool:
+        """Whether it is there, and a file of ours."""
+        try:
+            with _folder(self._root, self._key) as folder:
+                self._file = os.open(self._key[2:], _OLD, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, *_NOT_OURS):
+                return False
+            raise
+        return stat.S_ISREG(os.fstat(self._file).st_mode)
+
+    def read(self, size: int, at: int) -> bytes:
+        return os.pread(self._file, size, at)
+
+    def close(self) -> None:
+        if self._file != -1:
+            os.close(self._file)
 
 
 def _make(root: Path) -> None:

@@ -21,6 +21,7 @@ from interlock.storage.postgres.beats import checkpoint, heartbeat
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.gates import GateVerbs
 from interlock.storage.postgres.notify import Bell
+from interlock.storage.postgres.operations import OperationVerbs
 from interlock.storage.postgres.progress import ProgressVerbs
 from interlock.storage.postgres.registry import RegistryVerbs
 from interlock.storage.postgres.tokens import TokenVerbs
@@ -32,7 +33,7 @@ NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 PAGE: Final = 2_000
 
 
-class PostgresStore(ArtifactVerbs, GateVerbs, ProgressVerbs, RegistryVerbs, TokenVerbs):
+class PostgresStore(ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, RegistryVerbs, TokenVerbs):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
     def __init__(self, dsn: str, link: Link, clock: Callable[[], int] | None) -> None:

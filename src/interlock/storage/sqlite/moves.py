@@ -1,4 +1,4 @@
-"""What follows from every transition on SQLite: its place in an agent's line is given back, and it is counted.
+"""What follows from every transition on SQLite: its place in an agent's line is given back, it is counted, and announced.
 
 The verbs call this after they have written job and history; direct SQL has the triggers of 0010_agents.sql.
 """
@@ -35,7 +35,7 @@ class Move(NamedTuple):
 
 
 def tell(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
-    """Count the moves and let the lines of their agents move up."""
+    """Count the moves, let the lines of their agents move up, and put into the outbox what listeners are to hear."""
     edges = Counter((m.base, m.origin or "", m.target) for m in moves if m.origin != m.target)
     minute = connection.now // MINUTE * MINUTE
     connection.db.executemany(

@@ -25,6 +25,7 @@ from interlock.storage.sqlite.artifacts import ArtifactVerbs
 from interlock.storage.sqlite.beats import checkpoint, heartbeat
 from interlock.storage.sqlite.connection import MEMORY, Connection, explain, prepare_file, wall_clock
 from interlock.storage.sqlite.gates import GateVerbs
+from interlock.storage.sqlite.operations import OperationVerbs
 from interlock.storage.sqlite.progress import ProgressVerbs
 from interlock.storage.sqlite.registry import RegistryVerbs
 from interlock.storage.sqlite.routes import Routes
@@ -42,7 +43,7 @@ STOP_LOOKING_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 
-class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, ProgressVerbs, TokenVerbs):
+class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, TokenVerbs):
     """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
 
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:

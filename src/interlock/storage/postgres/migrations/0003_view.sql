@@ -16,7 +16,7 @@ select j.tenant, j.id, j.seq, j.type, j.status, j.priority, j.payload, j.headers
   else false end as blocked
 from interlock.job j
 left join interlock.lease l on l.tenant = j.tenant and l.job_id = j.id and j.status = 'running'
-left join interlock.job_checkpoint c on c.tenant = j.tenant and c.job_id = j.id and j.fence > 0;
+left join interlock.job_checkpoint c on c.tenant = j.tenant and c.job_id = j.id and (j.fence > 0 or j.redrive_of is not null);
 comment on view interlock.job_view is 'A job as it is shown: what it is now, with its lease and checkpoint.';
 
 -- What the columns mean.

@@ -180,6 +180,8 @@ begin
   join subscription s on s.tenant = j.tenant and s.ended_at is null and (s.expires_at is null or s.expires_at > t)
     and 'queue.ready' = any(s.events) and (s.types is null or j.type = any(s.types))
   where j.tenant = p_tenant and j.id = any(p_ids)
+    and not exists (select from outbox o where o.tenant = j.tenant and o.channel = s.channel and o.next_try_at = greatest(q.run_at, t)
+      and o.event = 'queue.ready' and o.type = j.type and o.grabs = 0)
   order by s.channel, j.type, greatest(q.run_at, t), j.seq;
 end $$;
 

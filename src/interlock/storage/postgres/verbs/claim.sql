@@ -95,10 +95,10 @@ begin
     j.agent_id, j.affinity_key, j.repository, j.requires, j.idempotency_key, j.webhook, j.parent_id, j.redrive_of, j.created_by,
     j.requested_by, j.run_at, j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.max_attempts,
     j.worker, j.fence, j.lease_expires_at, null::timestamptz, j.gate_id, '{}'::uuid[], j.cancel_requested_at, j.cancel_reason,
-    case when j.version > 2 then (select c.data from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
-    case when j.version > 2 then (select c.seq from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
+    case when j.version > 2 or j.redrive_of is not null then (select c.data from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
+    case when j.version > 2 or j.redrive_of is not null then (select c.seq from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
     j.usage, j.result, j.result_summary, j.error,
-    j.sanitized or (j.version > 2 and exists
+    j.sanitized or ((j.version > 2 or j.redrive_of is not null) and exists
       (select from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id and c.sanitized)),
     j.version, j.releases, j.created_at, j.updated_at, j.started_at, j.run_started_at, j.finished_at, false;
   get diagnostics granted = row_count;

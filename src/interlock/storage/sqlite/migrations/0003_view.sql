@@ -14,5 +14,5 @@ SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers
   max(j.updated_at, coalesce(c.at, 0)) AS updated_at, j.started_at, j.run_started_at, j.finished_at,
   j.blocked, j.base, j.line
 FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id AND j.fence > 0
+LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id AND (j.fence > 0 OR b.redrive_of IS NOT NULL)
 LEFT JOIN job_result r ON r.tenant = j.tenant AND r.seq = j.seq AND j.status = 'succeeded';

@@ -1,0 +1,90 @@
+"""`interlock agents`: list, set, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from interlock import shown, wire
+from interlock.cli import output
+from interlock.cli.session import Common, run
+from interlock.domain.principal import Principal
+from interlock.domain.registry import Agent
+from interlock.engine.engine import Engine
+
+app = App(name="agents", help="Register agents: whom jobs are for, and how many of their jobs run at once.")
+NOTHING = Common()
+
+
+@app.command(name="list")
+def list_(
+    *,
+    after: Annotated[str | None, Parameter(help="KIND/ID of the last one seen")] = None,
+    limit: int = 50,
+    common: Common = NOTHING,
+) -> None:
+    """Show agents by kind and id."""
+
+    async def command(engine: Engine, who: Principal) -> list[Agent]:
+        kind, _, id = (after or "").partition("/")
+        return await engine.registry.agents(who.tenant, after=(kind, id), limit=limit)
+
+    agents = run(common, command)
+    if common.json:
+        output.as_json({"items": [shown.agent_to_dict(agent) for agent in agents]})
+    else:
+        output.table(
+            ("agent", "max concurrency", "strict", "made by"),
+            [
+                (
+                    f"{a.kind}/{a.id}",
+                    a.max_concurrency or "any",
+                    "yes" if a.strict else "no",
+                    "job" if a.implicit else "",
+                )
+                for a in agents
+            ],
+        )
+
+
+@app.command(name="set")
+def set_(
+    kind: str,
+    id: str,
+    *,
+    max_concurrency: Annotated[
+        int | None, Parameter(help="how many of its jobs run at once; any number if left out")
+    ] = None,
+    strict: Annotated[bool, Parameter(help="a started job keeps its place until it has ended")] = True,
+    defaults: Annotated[str | None, Parameter(help="JSON: max_attempts, priority, timeout_seconds, backoff …")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Register an agent or change it. A new limit acts at once, a lower one as its jobs end."""
+    values: dict[str, Any] = {} if defaults is None else wire.json_object(defaults, what="defaults")
+
+    async def command(engine: Engine, who: Principal) -> Agent:
+        return await engine.registry.set_agent(
+            who, kind, id, max_concurrency=max_concurrency, strict=strict, defaults=values
+        )
+
+    agent = run(common, command)
+    if common.json:
+        output.as_json(shown.agent_to_dict(agent))
+    else:
+        limit = "any number" if agent.max_concurrency is None else f"at most {agent.max_concurrency}"
+        output.say(f"{agent.kind}/{agent.id}: {limit} at once")
+
+
+@app.command
+def delete(kind: str, id: str, *, common: Common = NOTHING) -> None:
+    """Forget an agent that has no unfinished jobs."""
+
+    async def command(engine: Engine, who: Principal) -> None:
+        await engine.registry.delete_agent(who, kind, id)
+
+    run(common, command)
+    if common.json:
+        output.as_json({"deleted": f"{kind}/{id}"})
+    else:
+        output.say(f"{kind}/{id}: deleted")

@@ -1,0 +1,74 @@
+"""`interlock queues`: list, pause, resume."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from interlock import shown
+from interlock.cli import output
+from interlock.cli.session import Common, run
+from interlock.domain.principal import Principal
+from interlock.domain.registry import QueueStats
+from interlock.engine.engine import Engine
+
+app = App(name="queues", help="See how many jobs of each type are where; pause and resume types.")
+NOTHING = Common()
+COUNTS = ("ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter")
+
+
+@app.command(name="list")
+def list_(*, common: Common = NOTHING) -> None:
+    """Show the counts of every type."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[list[QueueStats], int]:
+        return await engine.reads.queues(who.tenant), await engine.reads.now()
+
+    stats, now = run(common, command)
+    if common.json:
+        output.as_json({"items": [shown.stats_to_dict(s, now=now) for s in stats]})
+    else:
+        output.table(
+            ("type", *COUNTS, "oldest ready", "paused by"),
+            [(s.type, *(getattr(s, name) for name in COUNTS), _age(s, now), s.paused_by or "") for s in stats],
+        )
+
+
+@app.command
+def pause(
+    type: str,
+    *,
+    reason: Annotated[str | None, Parameter(help="why; shown to whoever asks")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Hand out no more jobs of this type until it is resumed; running jobs go on."""
+
+    async def command(engine: Engine, who: Principal) -> None:
+        await engine.jobs.pause(who, type, reason=reason)
+
+    run(common, command)
+    _tell(common, type, "paused")
+
+
+@app.command
+def resume(type: str, *, common: Common = NOTHING) -> None:
+    """Hand out jobs of this type again."""
+
+    async def command(engine: Engine, who: Principal) -> None:
+        await engine.jobs.resume(who, type)
+
+    run(common, command)
+    _tell(common, type, "resumed")
+
+
+def _tell(common: Common, type: str, what: str) -> None:
+    shown: dict[str, Any] = {"type": type, "paused": what == "paused"}
+    if common.json:
+        output.as_json(shown)
+    else:
+        output.say(f"{type}: {what}")
+
+
+def _age(stats: QueueStats, now: int) -> str:
+    return "" if stats.oldest_ready_at is None else f"{max(now - stats.oldest_ready_at, 0) / 1_000_000:.0f} s"

@@ -1,0 +1,109 @@
+"""`interlock types`: list, show, set, delete."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from interlock import shown, wire
+from interlock.cli import output
+from interlock.cli.session import Common, run
+from interlock.domain.principal import Principal
+from interlock.domain.registry import JobType
+from interlock.engine.engine import Engine
+from interlock.errors import Invalid
+
+app = App(
+    name="types", help="Register types: the JSON Schema of their payload, what workers must be able to do, defaults."
+)
+NOTHING = Common()
+
+
+@app.command(name="list")
+def list_(*, common: Common = NOTHING) -> None:
+    """Show every registered type."""
+
+    async def command(engine: Engine, who: Principal) -> list[JobType]:
+        return await engine.registry.types(who.tenant)
+
+    types = run(common, command)
+    if common.json:
+        output.as_json({"items": [shown.type_to_dict(type) for type in types]})
+    else:
+        output.table(
+            ("type", "schema", "requires", "defaults"),
+            [
+                (
+                    t.name,
+                    "yes" if t.schema else "",
+                    ", ".join(t.requires),
+                    ", ".join(shown.defaults_to_dict(t.defaults)),
+                )
+                for t in types
+            ],
+        )
+
+
+@app.command
+def show(name: str, *, common: Common = NOTHING) -> None:
+    """Show one type whole."""
+
+    async def command(engine: Engine, who: Principal) -> JobType:
+        return await engine.registry.type(who.tenant, name)
+
+    found = shown.type_to_dict(run(common, command))
+    if common.json:
+        output.as_json(found)
+    else:
+        output.facts(found)
+
+
+@app.command(name="set")
+def set_(
+    name: str,
+    *,
+    schema: Annotated[str | None, Parameter(help="JSON text, @FILE, or - for standard input")] = None,
+    requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; several = all")] = (),
+    defaults: Annotated[str | None, Parameter(help="JSON: max_attempts, priority, timeout_seconds, backoff …")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Register a type or change it. From then on every payload must fit the schema."""
+
+    async def command(engine: Engine, who: Principal) -> JobType:
+        values: dict[str, Any] = {} if defaults is None else wire.json_object(defaults, what="defaults")
+        text = None if schema is None else _text(schema)
+        return await engine.registry.set_type(who, name, schema=text, requires=requires, defaults=values)
+
+    type = run(common, command)
+    if common.json:
+        output.as_json(shown.type_to_dict(type))
+    else:
+        output.say(f"{type.name}: registered")
+
+
+@app.command
+def delete(name: str, *, common: Common = NOTHING) -> None:
+    """Forget a type; its jobs stay, and new ones are no longer checked."""
+
+    async def command(engine: Engine, who: Principal) -> None:
+        await engine.registry.delete_type(who, name)
+
+    run(common, command)
+    if common.json:
+        output.as_json({"deleted": name})
+    else:
+        output.say(f"{name}: deleted")
+
+
+def _text(value: str) -> str:
+    if value == "-":
+        return sys.stdin.read()
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{value[1:]} cannot be read: {error}", pointer="/schema") from error

@@ -1,0 +1,37 @@
+"""What every engine offers to operators: a part of the contract of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from interlock.domain.job import Enqueued, Refused
+from interlock.domain.operations import Child, Prune, PrunedStep, PruneOrder, Redrive
+
+
+class OperationStore(Protocol):
+    """The part of a store that does ended jobs again, walks trees of jobs, and deletes what is old."""
+
+    async def redrive(
+        self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
+    ) -> list[Enqueued | Refused]:
+        """Add a job for each ended one, with the progress it is to begin with; each order names another job."""
+        ...
+
+    async def children_after(
+        self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
+    ) -> list[Child]:
+        """The children of several jobs by parent and arrival, from a parent and a place among its children on."""
+        ...
+
+    async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
+        """Delete ended jobs with all they own, in one transaction, and keep a row that tells of it."""
+        ...
+
+    async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
+        """What was deleted, newest first."""
+        ...
+
+    async def tenants(self) -> list[str]:
+        """Everybody who has a job."""
+        ...

@@ -1,0 +1,120 @@
+"""Redrive, trees of jobs and prune on PostgreSQL."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from interlock.domain.artifact import REPLACED_KEPT_SECONDS
+from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.lifecycle import Status
+from interlock.domain.operations import START, Child, Past, Prune, PrunedStep, PruneOrder, Redrive, redriven
+from interlock.domain.progress import SMALLEST_ID
+from interlock.errors import NotFound
+from interlock.storage.contract import Terms
+from interlock.storage.postgres import enqueue
+from interlock.storage.postgres.connection import Conn, call
+
+T = TypeVar("T")
+_FROM_THE_FIRST: Final = (SMALLEST_ID, -1)
+
+
+class OperationVerbs(ABC):
+    """The part of a PostgreSQL store that does jobs again and deletes them."""
+
+    @abstractmethod
+    async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
+
+    @abstractmethod
+    async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
+
+    @abstractmethod
+    def _stir(self) -> None: ...
+
+    async def redrive(
+        self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
+    ) -> list[Enqueued | Refused]:
+        terms = Terms(registry, implicit_agents)
+        answers = await self._run(lambda c: _redrive(c, tenant, orders, terms)) if orders else []
+        self._stir()
+        return answers
+
+    async def children_after(
+        self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
+    ) -> list[Child]:
+        rows = await self._fetch(
+            call("children_after", 5), tenant, list(parents), *(after or _FROM_THE_FIRST), limit
+        )  # fmt: skip
+        return sorted((Child(*row) for row in rows), key=lambda child: (child.parent_id, child.seq))
+
+    async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
+        o = order
+        (row,) = await self._fetch(
+            call("prune", 8), tenant, o.id, o.actor, o.cutoff, o.after_seq, o.step, o.dry_run, REPLACED_KEPT_SECONDS
+        )
+        return PrunedStep(*row)
+
+    async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
+        rows = await self._fetch(call("prunes", 2), tenant, limit)
+        found = (Prune._make(row[field] for field in Prune._fields) for row in rows)
+        return sorted(found, key=lambda prune: (prune.at, prune.id), reverse=True)
+
+    async def tenants(self) -> list[str]:
+        return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
+
+
+async def _redrive(
+    connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms
+) -> list[Enqueued | Refused]:
+    """Hold the ended jobs, add the new ones, give them what they begin with: one transaction."""
+    try:
+        async with connection.transaction():
+            return await _redrive_within(connection, tenant, orders, terms)
+    except asyncpg.InFailedSQLTransactionError as error:
+        # An agent was deleted meanwhile; enqueue tries again by itself, but not inside a transaction of ours.
+        raise asyncpg.SerializationError(str(error)) from error
+
+
+async def _redrive_within(
+    connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms
+) -> list[Enqueued | Refused]:
+    rows = await connection.fetch(call("to_redrive", 3), tenant, [o.id for o in orders], [o.step for o in orders])
+    pasts = {row["id"]: _past(row) for row in rows}
+    again = {row["id"]: Enqueued(row["again_id"], row["again_seq"], True) for row in rows if row["again_id"]}
+    parents = sorted({past.parent_id for past in pasts.values() if past.parent_id is not None})
+    is_open = {
+        row["id"]: row["is_open"] for row in await connection.fetch(call("open_parents", 2), tenant, parents)
+    }  # fmt: skip
+    answers: dict[int, Enqueued | Refused] = {}
+    new: dict[int, NewJob] = {}
+    for i, order in enumerate(orders):
+        past = pasts.get(order.id)
+        if past is None:
+            answers[i] = Refused(NotFound(order.id))
+        elif order.once and order.id in again:
+            answers[i] = again[order.id]
+        else:
+            job = redriven(order, past, under_parent=past.parent_id is not None and is_open.get(past.parent_id, False))
+            if isinstance(job, NewJob):
+                new[i] = job
+            else:
+                answers[i] = Refused(job)
+    if new:
+        # Nothing is remembered from before: what is looked up here is looked up in this transaction.
+        added = await enqueue.enqueue(connection, enqueue.Known(), tenant, list(new.values()), False, terms)
+        answers |= zip(new, added, strict=True)
+    for i, order in enumerate(orders):
+        answer = answers[i]
+        if order.origin != START and isinstance(answer, Enqueued) and not answer.replayed:
+            await connection.execute(
+                "select interlock.copy_progress($1, $2, $3, $4)", tenant, order.id, answer.id, order.step
+            )
+    return [answers[i] for i in range(len(orders))]
+
+
+def _past(row: Any) -> Past:
+    values = {field: row[field] for field in Past._fields}
+    return Past(**values | {"status": Status(row["status"]), "tags": tuple(row["tags"]), "requires": tuple(row["requires"])})

@@ -1,0 +1,94 @@
+-- Jobs that are to be done again, held as they are, with what there is to go on from and what came of an earlier redrive.
+create or replace function interlock.to_redrive(p_tenant text, p_ids uuid[], p_steps text[])
+returns table (id uuid, status interlock.status, type text, payload text, priority integer, timeout_seconds double precision,
+  max_attempts integer, backoff text, expiry_delay_seconds double precision, headers text, traceparent text, tags text[], agent_kind text,
+  agent_id text, affinity_key text, repository text, requires text[], webhook text, parent_id uuid, requested_by text,
+  has_checkpoint boolean, has_step boolean, again_id uuid, again_seq bigint) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  -- Whoever redrives one of them at the same time waits here; the statement after this one sees what they did.
+  perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
+  return query
+  select j.id, j.status, j.type, j.payload, j.priority, j.timeout_seconds, j.max_attempts, j.backoff, j.expiry_delay_seconds, j.headers,
+    j.traceparent, j.tags, j.agent_kind, j.agent_id, j.affinity_key, j.repository, j.requires, j.webhook, j.parent_id, j.requested_by,
+    exists (select from interlock.job_checkpoint c where c.tenant = p_tenant and c.job_id = j.id),
+    exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id = j.id and s.name = u.step),
+    again.id, again.seq
+  from unnest(p_ids, p_steps) as u(id, step) join interlock.job j on j.tenant = p_tenant and j.id = u.id
+  left join lateral (select k.id, k.seq from interlock.job k where k.tenant = p_tenant and k.redrive_of = j.id
+    order by k.seq desc limit 1) again on true;
+end $$;
+
+-- Gives a new job what another has saved: its steps up to the last one of a name, or all of them and its checkpoint. A job that has
+-- steps was given them by the same call before its connection broke.
+create or replace function interlock.copy_progress(p_tenant text, p_source uuid, p_target uuid, p_through text) returns void language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  if not exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id = p_target) then
+    perform interlock.copy_steps(p_tenant, p_source, p_target, p_through);
+  end if;
+  if p_through is null then
+    insert into interlock.job_checkpoint (tenant, job_id, seq, data, sanitized, at)
+    select c.tenant, p_target, c.seq, c.data, c.sanitized, c.at from interlock.job_checkpoint c
+    where c.tenant = p_tenant and c.job_id = p_source on conflict do nothing;
+  end if;
+end $$;
+
+-- The children of several jobs, by parent and arrival, from a parent and a place among its children on.
+create or replace function interlock.children_after(p_tenant text, p_parents uuid[], p_parent uuid, p_seq bigint, p_limit integer)
+returns table (id uuid, parent_id uuid, seq bigint, live boolean, asked_to_stop boolean) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query
+  select c.* from (select distinct p.id from unnest(p_parents) p(id) where p.id >= p_parent order by p.id) p cross join lateral (
+    select j.id, j.parent_id, j.seq, j.status < 'succeeded', j.cancel_requested_at is not null from interlock.job j
+    where j.tenant = p_tenant and j.parent_id = p.id and (p.id > p_parent or j.seq > p_seq) order by j.seq limit p_limit) c
+  order by c.parent_id, c.seq limit p_limit;
+end $$;
+
+-- Deletes those of the next p_step jobs that ended before a time, with all they own, and keeps a row that tells of it.
+-- This is the only way for the app role to delete a job, and it reaches no other one.
+create or replace function interlock.prune(
+  p_tenant text, p_id uuid, p_actor text, p_cutoff timestamptz, p_after bigint, p_step integer, p_dry_run boolean, p_kept_seconds double precision,
+  out deleted integer, out last_seq bigint, out at_end boolean
+) language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  old uuid[];
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  p_cutoff := least(p_cutoff, clock());
+  -- What was made after the cutoff has not ended before it: where nothing older is left, the rest need not be looked at.
+  select coalesce(max(w.seq), p_after), count(*) < p_step or bool_and(w.created_at >= p_cutoff) into last_seq, at_end
+  from (select j.seq, j.created_at from job j where j.tenant = p_tenant and j.seq > p_after order by j.seq limit p_step) w;
+  select coalesce(array_agg(x.id order by x.id), '{}') into old from (
+    select j.id from job j where j.tenant = p_tenant and j.seq > p_after and j.seq <= last_seq and j.status >= 'succeeded'
+      and j.finished_at < p_cutoff order by j.id for update skip locked) x;
+  deleted := cardinality(old);
+  if p_dry_run or deleted = 0 then
+    return;
+  end if;
+  insert into prune (tenant, at, id, actor, cutoff, jobs, first_seq, last_seq, hash)
+  select p_tenant, clock(), p_id, p_actor, p_cutoff, count(*), min(j.seq), max(j.seq),
+    sha256(string_agg(convert_to(octet_length(p_tenant)::text || ':' || p_tenant || j.id::text, 'UTF8') || h.hash, ''::bytea order by j.id))
+  from job j join job_history h on h.tenant = j.tenant and h.job_id = j.id and h.version = j.version
+  where j.tenant = p_tenant and j.id = any(old);
+  delete from setback s using job j
+    where j.tenant = p_tenant and j.id = any(old) and s.tenant = p_tenant and s.status = j.status and s.seq = j.seq;
+  -- The job goes first: nothing that belongs to one may go while it is there.
+  delete from job j where j.tenant = p_tenant and j.id = any(old);
+  delete from job_history h where h.tenant = p_tenant and h.job_id = any(old);
+  delete from job_checkpoint c where c.tenant = p_tenant and c.job_id = any(old);
+  delete from job_step s where s.tenant = p_tenant and s.job_id = any(old);
+  delete from job_event e where e.tenant = p_tenant and e.job_id = any(old);
+  delete from approval_vote v where v.tenant = p_tenant and v.job_id = any(old);
+  delete from approval a where a.tenant = p_tenant and a.job_id = any(old);
+  delete from outbox o where o.tenant = p_tenant and o.job_id = any(old) and o.settled_at is not null;
+  perform forget_artifacts(p_tenant, old, p_kept_seconds);
+end $$;
+
+-- What was deleted, newest first.
+create or replace function interlock.prunes(p_tenant text, p_limit integer) returns setof interlock.prune language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select p.* from interlock.prune p where p.tenant = p_tenant order by p.at desc, p.id desc limit p_limit;
+end $$;

@@ -1,0 +1,30 @@
+-- What operators do to many jobs at once: find them, do them again, delete them.
+
+CREATE INDEX job_redrive ON job_body (tenant, redrive_of) WHERE redrive_of IS NOT NULL;
+
+-- Jobs that ended otherwise than succeeded: few, and those that are looked for.
+CREATE INDEX job_setback ON job (tenant, status, seq) WHERE finished_at IS NOT NULL AND status <> 'succeeded';
+
+-- What is kept of jobs that were deleted; hash is over the ends of their histories, by tenant and job, like audit head.
+CREATE TABLE prune (
+  tenant    TEXT NOT NULL,
+  at        INTEGER NOT NULL,
+  id        TEXT NOT NULL,
+  actor     TEXT NOT NULL,
+  cutoff    INTEGER NOT NULL,
+  jobs      INTEGER NOT NULL CHECK (jobs > 0),
+  first_seq INTEGER NOT NULL,
+  last_seq  INTEGER NOT NULL,
+  hash      BLOB NOT NULL CHECK (length(hash) = 32),
+  PRIMARY KEY (tenant, at, id)
+) WITHOUT ROWID;
+
+CREATE TRIGGER prune_never_changes BEFORE UPDATE ON prune
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: what was deleted stays told; a row never changes');
+END;
+
+CREATE TRIGGER prune_is_permanent BEFORE DELETE ON prune
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: what was deleted stays told; no row goes');
+END;

@@ -1,0 +1,159 @@
+"""Redrive, trees of jobs and prune on SQLite."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.lifecycle import Status
+from interlock.domain.operations import START, Child, Past, Prune, PrunedStep, PruneOrder, Redrive, redriven
+from interlock.errors import NotFound
+from interlock.storage import chains
+from interlock.storage.contract import Terms
+from interlock.storage.sqlite import artifacts, enqueue, progress
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.routes import Routes
+from interlock.storage.statements import load
+
+T = TypeVar("T")
+_SQL: Final = load("interlock.storage.sqlite", "operations.sql")
+_OPEN_PARENTS: Final = load("interlock.storage.sqlite", "enqueue.sql")["open_parents"]
+# The job goes first: nothing that belongs to one may go while it is there.
+_DELETES: Final = tuple(text for name, text in _SQL.items() if name.startswith("delete_"))
+_FROM_THE_FIRST: Final = ("", -1)
+
+
+class OperationVerbs(ABC):
+    """The part of a SQLite store that does jobs again and deletes them."""
+
+    @abstractmethod
+    async def _write(self, verb: Callable[[Connection], T]) -> T: ...
+
+    @abstractmethod
+    async def _read(self, query: Callable[[Connection], T]) -> T: ...
+
+    @abstractmethod
+    def _routes_of(self, tenant: str) -> Routes: ...
+
+    @abstractmethod
+    def _stir(self) -> None: ...
+
+    async def redrive(
+        self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
+    ) -> list[Enqueued | Refused]:
+        terms = Terms(registry, implicit_agents)
+        answers = await self._write(lambda c: _redrive(c, self._routes_of(tenant), tenant, orders, terms))
+        self._stir()
+        return answers
+
+    async def children_after(
+        self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
+    ) -> list[Child]:
+        return await self._read(lambda c: _children(c, tenant, parents, after or _FROM_THE_FIRST, limit))
+
+    async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
+        return await self._write(lambda c: _prune(c, tenant, order))
+
+    async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
+        return await self._read(
+            lambda c: [*map(Prune._make, c.rows(_SQL["prunes"], {"tenant": tenant, "limit": limit}))]
+        )
+
+    async def tenants(self) -> list[str]:
+        return await self._read(lambda c: [tenant for (tenant,) in c.rows(_SQL["tenants"])])
+
+
+def _redrive(
+    connection: Connection, routes: Routes, tenant: str, orders: Sequence[Redrive], terms: Terms
+) -> list[Enqueued | Refused]:
+    answers: dict[int, Enqueued | Refused] = {}
+    new: dict[int, NewJob] = {}
+    for i, order in enumerate(orders):
+        facts = {"tenant": tenant, "id": order.id, "step": order.step}
+        rows = connection.rows(_SQL["to_redrive"], facts)
+        if not rows:
+            answers[i] = Refused(NotFound(order.id))
+        elif order.once and (again := connection.rows(_SQL["redriven_as"], facts)):
+            answers[i] = Enqueued(again[0][0], again[0][1], True)
+        else:
+            past = _past(rows[0])
+            job = redriven(order, past, under_parent=_is_open(connection, tenant, past.parent_id))
+            if isinstance(job, NewJob):
+                new[i] = job
+            else:
+                answers[i] = Refused(job)
+    if new:
+        added = enqueue.enqueue(connection, routes, tenant, list(new.values()), False, terms)
+        answers |= zip(new, added, strict=True)
+    for i, order in enumerate(orders):
+        answer = answers[i]
+        if order.origin != START and isinstance(answer, Enqueued) and not answer.replayed:
+            _copy_progress(connection, tenant, order.id, answer.id, order.step)
+    return [answers[i] for i in range(len(orders))]
+
+
+def _copy_progress(connection: Connection, tenant: str, source: str, target: str, through: str | None) -> None:
+    """Its steps up to the last one of a name, or all of them and the checkpoint."""
+    progress.copy_steps(connection, tenant, source, target, through=through)
+    if through is None:
+        connection.db.execute(_SQL["copy_checkpoint"], {"tenant": tenant, "source": source, "target": target})
+
+
+def _is_open(connection: Connection, tenant: str, parent_id: str | None) -> bool:
+    if parent_id is None:
+        return False
+    rows = connection.rows(_OPEN_PARENTS, {"tenant": tenant, "ids": json.dumps([parent_id])})
+    return bool(rows and rows[0][1])
+
+
+def _past(row: tuple[Any, ...]) -> Past:
+    past = Past._make(row)
+    return past._replace(
+        status=Status(past.status), tags=_names(past.tags), requires=_names(past.requires),
+        has_checkpoint=bool(past.has_checkpoint), has_step=bool(past.has_step),
+    )  # fmt: skip
+
+
+def _names(text: Any) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+def _children(
+    connection: Connection, tenant: str, parents: Sequence[str], after: tuple[str, int], limit: int
+) -> list[Child]:
+    found: list[Child] = []
+    for parent in sorted({*parents}):
+        if parent < after[0] or len(found) == limit:
+            continue
+        facts = {
+            "tenant": tenant, "parent": parent, "after": after[1] if parent == after[0] else -1,
+            "limit": limit - len(found),
+        }  # fmt: skip
+        rows = connection.rows(_SQL["children_after"], facts)
+        found += [Child(id, of, seq, bool(live), bool(asked)) for id, of, seq, live, asked in rows]
+    return found
+
+
+def _prune(connection: Connection, tenant: str, order: PruneOrder) -> PrunedStep:
+    """What was made after the cutoff has not ended before it: where nothing older is left, the rest is not looked at."""
+    rows = connection.rows(_SQL["next_jobs"], {"tenant": tenant, "after": order.after_seq, "step": order.step})
+    cutoff = min(order.cutoff, connection.now)
+    last_seq = rows[-1][0] if rows else order.after_seq
+    at_end = len(rows) < order.step or all(created_at >= cutoff for _, _, created_at, _, _ in rows)
+    old = [(seq, id, hash) for seq, id, _, ended, hash in rows if ended is not None and ended < cutoff]
+    if old and not order.dry_run:
+        seqs, ids = [seq for seq, _, _ in old], [id for _, id, _ in old]
+        ends = sorted((tenant, id, hash) for _, id, hash in old)
+        digest = bytes.fromhex(chains.head(ends))
+        connection.db.execute(
+            _SQL["note_prune"],
+            (tenant, connection.now, order.id, order.actor, cutoff, len(old), seqs[0], seqs[-1], digest),
+        )
+        facts = {"tenant": tenant, "seqs": json.dumps(seqs), "ids": json.dumps(ids)}
+        for statement in _DELETES:
+            connection.db.execute(statement, facts)
+        artifacts.forget(connection, tenant, ids)
+    return PrunedStep(len(old), last_seq, at_end)

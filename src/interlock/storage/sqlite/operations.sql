@@ -1,0 +1,68 @@
+-- name: to_redrive
+-- A job that is to be done again, with what there is to go on from and what came of an earlier redrive.
+SELECT j.id, j.status, b.type, b.payload, j.priority, j.timeout_seconds, j.max_attempts, b.backoff, b.expiry_delay_seconds, b.headers,
+  b.traceparent, j.tags, b.agent_kind, b.agent_id, b.affinity_key, b.repository, b.requires, b.webhook, b.parent_id, b.requested_by,
+  EXISTS (SELECT 1 FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id),
+  EXISTS (SELECT 1 FROM job_step s WHERE s.tenant = j.tenant AND s.job_id = j.id AND s.name = :step)
+FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+WHERE j.tenant = :tenant AND j.id = :id;
+
+-- name: redriven_as
+SELECT b.id, b.seq FROM job_body b INDEXED BY job_redrive
+WHERE b.tenant = :tenant AND b.redrive_of = :id AND b.redrive_of IS NOT NULL ORDER BY b.seq DESC LIMIT 1;
+
+-- name: copy_checkpoint
+INSERT INTO job_checkpoint (tenant, job_id, seq, data, sanitized, at)
+SELECT tenant, :target, seq, data, sanitized, at FROM job_checkpoint WHERE tenant = :tenant AND job_id = :source;
+
+-- name: children_after
+SELECT b.id, b.parent_id, b.seq, j.finished_at IS NULL, j.cancel_requested_at IS NOT NULL
+FROM job_body b INDEXED BY job_parent CROSS JOIN job j ON j.tenant = b.tenant AND j.seq = b.seq
+WHERE b.tenant = :tenant AND b.parent_id = :parent AND b.parent_id IS NOT NULL AND b.seq > :after ORDER BY b.seq LIMIT :limit;
+
+-- name: next_jobs
+-- What a step of a prune looks at, with the ends of the histories.
+SELECT j.seq, j.id, b.created_at, j.finished_at, h.hash
+FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
+CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
+WHERE j.tenant = :tenant AND j.seq > :after ORDER BY j.seq LIMIT :step;
+
+-- name: note_prune
+INSERT INTO prune (tenant, at, id, actor, cutoff, jobs, first_seq, last_seq, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: delete_job
+DELETE FROM job WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: delete_job_body
+DELETE FROM job_body WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: delete_job_result
+DELETE FROM job_result WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: delete_job_history
+DELETE FROM job_history WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: delete_job_checkpoint
+DELETE FROM job_checkpoint WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_job_step
+DELETE FROM job_step WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_job_event
+DELETE FROM job_event WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_approval_vote
+DELETE FROM approval_vote WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_approval
+DELETE FROM approval WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_outbox
+-- What is still on its way is delivered all the same.
+DELETE FROM outbox WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids)) AND settled_at IS NOT NULL;
+
+-- name: prunes
+SELECT id, at, actor, cutoff, jobs, first_seq, last_seq, hash FROM prune WHERE tenant = :tenant ORDER BY at DESC, id DESC LIMIT :limit;
+
+-- name: tenants
+SELECT tenant FROM tenant ORDER BY tenant;

@@ -1,0 +1,182 @@
+"""Approvals, edits, registries, queues and subscriptions over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.api.rig import NEVER, Api, pointer, problem
+
+
+async def waiting(api: Api, **fields: Any) -> dict[str, Any]:
+    """A job that has opened a gate."""
+    job = await api.running()
+    body = {"fence": job["lease"]["fence"], "prompt": "Publish?", "details": {"pages": 3}} | fields
+    opened: dict[str, Any] = api.ok(await api.post(f"/v1/jobs/{job['id']}/approvals", body), 201)
+    return opened
+
+
+async def test_a_gate_is_opened_decided_and_told_to_the_next_holder(api: Api) -> None:
+    opened = await waiting(api, checkpoint={"seq": 1, "data": {"at": 3}})
+    approval = opened["approval"]
+    assert (opened["receipt"]["status"], approval["status"], approval["details"]) == (
+        "waiting_for_approval",
+        "open",
+        {"pages": 3},
+    )
+    assert [one["id"] for one in api.ok(await api.get("/v1/approvals", params={"status": "open"}))["items"]] == [
+        approval["id"]
+    ]
+    body = {"decision": "approve", "comment": "fine", "data": {"title": "Tides"}, "digest": approval["digest"]}
+    decided = api.ok(await api.post(f"/v1/approvals/{approval['id']}/decide", body))
+    assert (decided["status"], decided["data"]) == ("approved", {"title": "Tides"})
+    (job,) = await api.claim()
+    assert job["approval"]["decision"] == "approve"
+    assert job["approval"]["data"] == {"title": "Tides"}
+    assert job["checkpoint"] == {"at": 3}
+    assert job["attempt"] == 1
+
+
+async def test_with_auth_off_the_link_comes_with_the_gate_and_decides_once(api: Api) -> None:
+    opened = await waiting(api)
+    body = {"token": opened["token"], "decision": "deny"}
+    assert api.ok(await api.post("/v1/approvals/decide", body))["status"] == "denied"
+    other = body | {"decision": "approve"}
+    assert (await api.post("/v1/approvals/decide", other)).status_code in (404, 409, 410)
+    assert (await api.job(opened["approval"]["job_id"]))["status"] == "failed"
+
+
+async def test_a_get_of_an_approval_decides_nothing(api: Api) -> None:
+    opened = await waiting(api)
+    for _ in range(3):
+        await api.get(f"/v1/approvals/{opened['approval']['id']}", params={"decision": "approve"})
+        await api.call("HEAD", f"/v1/approvals/{opened['approval']['id']}")
+        problem(await api.get("/v1/approvals/decide"), 405, "method_not_allowed")
+    assert api.ok(await api.get(f"/v1/approvals/{opened['approval']['id']}"))["status"] == "open"
+
+
+async def test_another_digest_and_another_gate_are_refused(api: Api) -> None:
+    opened = await waiting(api)
+    path = f"/v1/approvals/{opened['approval']['id']}/decide"
+    problem(await api.post(path, {"decision": "approve", "digest": "0" * 64}), 409, "digest_mismatch")
+    problem(await api.post(f"/v1/approvals/{NEVER}/decide", {"decision": "approve"}), 404, "not_found")
+    assert pointer(await api.post(path, {"decision": "maybe"})) == "/decision"
+
+
+async def test_a_gate_that_has_expired_is_gone(api: Api) -> None:
+    opened = await waiting(api, expires_in_seconds=10)
+    api.clock.advance(11)
+    await api.engine.upkeep.sweep()
+    response = await api.post(f"/v1/approvals/{opened['approval']['id']}/decide", {"decision": "approve"})
+    assert response.status_code == 410
+
+
+async def test_the_link_is_for_people_and_never_with_a_working_credential(guarded: Api) -> None:
+    """S22: the agent that asked can neither mint nor decide, and wrong links are not tried for long."""
+    producer, worker = await guarded.as_role("produce"), await guarded.as_role("work", worker_id="w1")
+    approver = await guarded.as_role("approve")
+    await producer.enqueue()
+    (job,) = await worker.claim()
+    body = {"fence": job["lease"]["fence"], "prompt": "Go?"}
+    opened = worker.ok(await worker.post(f"/v1/jobs/{job['id']}/approvals", body), 201)
+    assert "token" not in opened
+    path = f"/v1/approvals/{opened['approval']['id']}"
+    problem(await worker.post(f"{path}/token"), 403, "forbidden")
+    problem(await worker.post(f"{path}/decide", {"decision": "approve"}), 403, "forbidden")
+    link = approver.ok(await approver.post(f"{path}/token"), 201)["token"]
+    problem(await worker.post("/v1/approvals/decide", {"token": link, "decision": "approve"}), 403, "forbidden")
+    for _ in range(5):
+        problem(
+            await guarded.post("/v1/approvals/decide", {"token": "ilg_wrong", "decision": "approve"}), 404, "not_found"
+        )
+    problem(
+        await guarded.post("/v1/approvals/decide", {"token": "ilg_wrong", "decision": "approve"}), 429, "rate_limited"
+    )
+
+
+async def test_the_bearer_of_a_link_needs_no_credential(guarded: Api) -> None:
+    producer, worker = await guarded.as_role("produce"), await guarded.as_role("work", worker_id="w1")
+    approver = await guarded.as_role("approve")
+    await producer.enqueue()
+    (job,) = await worker.claim()
+    opened = worker.ok(
+        await worker.post(f"/v1/jobs/{job['id']}/approvals", {"fence": job["lease"]["fence"], "prompt": "Go?"}), 201
+    )
+    link = approver.ok(await approver.post(f"/v1/approvals/{opened['approval']['id']}/token"), 201)["token"]
+    decided = guarded.ok(await guarded.post("/v1/approvals/decide", {"token": link, "decision": "approve"}))
+    assert decided["status"] == "approved"
+    assert link not in str(decided)
+
+
+async def test_a_waiting_job_can_be_edited_at_the_version_that_was_seen(api: Api) -> None:
+    job = await api.enqueue(deadline="2200-01-01T00:00:00Z")
+    path = f"/v1/jobs/{job['id']}"
+    edited = await api.call(
+        "PATCH", path, {"priority": 5, "tags": ["x"], "deadline": None}, headers={"if-match": '"1"'}
+    )
+    seen = api.ok(edited)
+    assert (seen["priority"], seen["tags"], seen["deadline"], seen["version"]) == (5, ["x"], None, 2)
+    assert edited.headers["etag"] == '"2"'
+    for tag in ('"1"', '"0"', 'W/"2"', '"abc"'):
+        problem(await api.call("PATCH", path, {"priority": 1}, headers={"if-match": tag}), 412, "precondition_failed")
+    problem(await api.call("PATCH", path, {"priority": 1}, headers={"if-match": "2"}), 400, "malformed")
+    assert api.ok(await api.call("PATCH", path, {"priority": 6}, headers={"if-match": "*"}))["priority"] == 6
+    assert pointer(await api.call("PATCH", path, {"payload": {}})) == "/payload"
+    await api.claim()
+    assert (await api.call("PATCH", path, {"priority": 1})).status_code == 409
+
+
+async def test_types_are_registered_and_payloads_checked(api: Api) -> None:
+    schema = {"type": "object", "required": ["topic"], "properties": {"topic": {"type": "string"}}}
+    made = api.ok(await api.put("/v1/types/research", {"schema": schema, "defaults": {"max_attempts": 7}}))
+    assert (made["name"], made["schema"], made["defaults"]) == ("research", schema, {"max_attempts": 7})
+    problem(await api.post("/v1/jobs", {"type": "research", "payload": {}}), 422, "invalid")
+    assert (await api.enqueue(type="research", payload={"topic": "x"}))["max_attempts"] == 7
+    assert [one["name"] for one in api.ok(await api.get("/v1/types"))["items"]] == ["research"]
+    api.ok(await api.call("DELETE", "/v1/types/research"), 204)
+    problem(await api.get("/v1/types/research"), 404, "not_found")
+
+
+async def test_agents_are_registered_listed_and_keep_their_jobs(api: Api) -> None:
+    for id in ("a/b", "c", "d"):
+        api.ok(await api.put(f"/v1/agents/planner/{id.replace('/', '%2F')}", {"max_concurrency": 1}))
+    assert api.ok(await api.get("/v1/agents/planner/a%2Fb"))["max_concurrency"] == 1
+    first = api.ok(await api.get("/v1/agents", params={"limit": 2}))
+    rest = api.ok(await api.get("/v1/agents", params={"cursor": first["next_cursor"]}))
+    assert [one["id"] for one in first["items"] + rest["items"]] == ["a/b", "c", "d"]
+    job = await api.enqueue(agent={"kind": "planner", "id": "a/b"})
+    assert job["agent"] == {"kind": "planner", "id": "a/b"}
+    assert [one["id"] for one in api.ok(await api.get("/v1/jobs", params={"agent": "planner/a/b"}))["items"]] == [
+        job["id"]
+    ]
+    assert pointer(await api.get("/v1/jobs", params={"agent": "planner"})) == "/agent"
+    assert (await api.call("DELETE", "/v1/agents/planner/a%2Fb")).status_code == 409
+    api.ok(await api.call("DELETE", "/v1/agents/planner/c"), 204)
+
+
+async def test_queues_count_their_jobs(api: Api) -> None:
+    await api.enqueue(type="a")
+    await api.enqueue(type="a", delay_seconds=60)
+    await api.running(type="b")
+    api.clock.advance(5)
+    queue = api.ok(await api.get("/v1/queues/a"))
+    assert (queue["ready"], queue["delayed"], queue["in_progress"], queue["paused"]) == (1, 1, 0, False)
+    assert queue["oldest_ready_age_seconds"] == 5
+    assert {one["type"]: one["in_progress"] for one in api.ok(await api.get("/v1/queues"))["items"]} == {"a": 0, "b": 1}
+    problem(await api.get("/v1/queues/nobody"), 404, "not_found")
+
+
+async def test_subscriptions_show_their_secret_once(api: Api) -> None:
+    body = {"url": "https://example.com/hook", "events": ["job.succeeded"], "key": "k"}
+    made = api.ok(await api.post("/v1/subscriptions", body), 201)
+    assert made["secret"].startswith("whsec_")
+    again = await api.post("/v1/subscriptions", body)
+    assert api.ok(again)["secret"] is None
+    assert again.headers["idempotent-replay"] == "true"
+    path = f"/v1/subscriptions/{made['id']}"
+    for seen in (await api.get(path), await api.get("/v1/subscriptions")):
+        assert made["secret"] not in seen.text
+    assert api.ok(await api.post(f"{path}/rotate"))["secret"] != made["secret"]
+    assert api.ok(await api.post(f"{path}/renew", {"expires_in_seconds": 60}))["expires_at"]
+    assert api.ok(await api.get(f"{path}/deliveries"))["items"] == []
+    api.ok(await api.call("DELETE", path), 204)
+    problem(await api.get(path), 404, "not_found")

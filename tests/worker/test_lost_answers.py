@@ -1,0 +1,117 @@
+"""Answers that are lost on their way: what was granted is neither forgotten nor run twice, what was reported counts once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from interlock.client.port import Client, Grant
+from interlock.domain.decide import Finish
+from interlock.domain.job import Receipt, Refused
+from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.errors import Indeterminate
+from interlock.sdk.handle import JobHandle
+from interlock.storage.contract import Store
+from tests.support.apps import TENANT, Lodger, StoreApp
+
+
+class Lossy(Lodger):
+    """Does everything it is asked, but loses the answer of the first claims and reports."""
+
+    claims_to_lose = 0
+    reports_to_lose = 0
+    hangs = False
+    lost: asyncio.Event
+
+    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+        grants = await super().claim(ask, wait_seconds=wait_seconds)
+        if grants and self.claims_to_lose:
+            self.claims_to_lose -= 1
+            self.lost.set()
+            if self.hangs:
+                await asyncio.Event().wait()
+            raise Indeterminate("the connection broke")
+        return grants
+
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
+        answers = await super().finishes(orders)
+        if self.reports_to_lose:
+            self.reports_to_lose -= 1
+            raise Indeterminate("the connection broke")
+        return answers
+
+
+@pytest.fixture
+def client(store: Store) -> Lossy:
+    made = Lossy(StoreApp(store).engine, local(TENANT))
+    made.lost = asyncio.Event()
+    return made
+
+
+@pytest.fixture
+def app(store: Store, client: Lossy) -> StoreApp:
+    async def connect() -> Client:
+        return client
+
+    made = StoreApp(store)
+    made.connect_by(connect)
+    return made
+
+
+async def test_a_claim_whose_answer_was_lost_is_asked_for_again_and_runs_once(app: StoreApp, client: Lossy) -> None:
+    runs = []
+
+    @app.task
+    async def count(n: int) -> None:
+        runs.append(n)
+
+    client.claims_to_lose = 3
+    handles = await count.enqueue_many([{"n": n} for n in range(5)])
+    await app.drain(concurrency=5)
+    assert sorted(runs) == [0, 1, 2, 3, 4]
+    for handle in handles:
+        assert [row.verb for row in await handle.history()] == [Verb.ENQUEUE, Verb.CLAIM, Verb.COMPLETE]
+
+
+async def test_a_worker_that_is_stopped_while_it_waits_for_a_claim_hands_back_what_was_granted(
+    app: StoreApp, client: Lossy
+) -> None:
+    @app.task
+    async def never() -> None:
+        raise AssertionError("it was not heard of")
+
+    client.claims_to_lose, client.hangs = 1, True
+    handle = await never.enqueue()
+    worker = app.worker()
+    running = asyncio.create_task(worker.run())
+    await client.lost.wait()
+    other = await never.enqueue()
+    worker.stop()
+    assert await running == 0
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
+    assert (await app.job(other.id)).version == 1
+
+
+async def test_a_report_whose_answer_was_lost_is_repeated_and_counts_once(app: StoreApp, client: Lossy) -> None:
+    @app.task
+    async def good() -> int:
+        return 1
+
+    @app.task
+    async def bad() -> None:
+        raise OSError
+
+    client.reports_to_lose = 3
+    handles: list[JobHandle[Any]] = [await good.enqueue(), await bad.enqueue()]
+    assert await app.drain() == 2
+    jobs = [await app.job(handle.id) for handle in handles]
+    assert [(job.status, job.attempt, job.version) for job in jobs] == [
+        (Status.SUCCEEDED, 1, 3),
+        (Status.RETRY, 2, 3),
+    ]
