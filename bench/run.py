@@ -15,6 +15,7 @@ import asyncpg
 from bench.bare import BarePostgres, BareSQLite
 from bench.ours import Ours
 from bench.plan import EngineName, Measurement, Side
+from bench.workload import register_agents
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.support.postgres import Postgres
@@ -75,6 +76,7 @@ async def _open(engine: EngineName, what: Measurement, server: Postgres | None) 
 async def _open_sqlite(what: Measurement) -> AsyncIterator[Both]:
     with TemporaryDirectory(prefix="interlock-bench-") as name:
         store = await SQLiteStore.open(str(Path(name) / "ours.db"))
+        await register_agents(store)
         bare = BareSQLite(Path(name) / "bare.db")
         try:
             yield Both([bare, Ours(store)] if what.has_bare else [Ours(store)])
@@ -87,6 +89,7 @@ async def _open_sqlite(what: Measurement) -> AsyncIterator[Both]:
 async def _open_postgres(what: Measurement, server: Postgres) -> AsyncIterator[Both]:
     async with fresh_database(server) as name:
         store = await PostgresStore.open(server.dsn(name, user=APP_LOGIN), size=what.connections)
+        await register_agents(store)
         bare = BarePostgres()
         try:
             await bare.open(server.dsn(name), what.connections)

@@ -1,4 +1,4 @@
-"""The jobs that are measured: nothing to do, about 100 bytes of payload, five types."""
+"""The jobs that are measured: nothing to do, about 100 bytes of payload, five types, a quarter for serial agents."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import msgspec
 from interlock import wire
 from interlock.domain import principal
 from interlock.domain.job import NewJob
-from interlock.wire import JobRequest
+from interlock.domain.registry import Agent
+from interlock.storage.contract import Store
+from interlock.wire import AgentName, JobRequest
 
 TYPES = ("email", "invoice", "report", "resize", "sync")
 TENANT = "bench"
 WHO = principal.local(TENANT)
 LOAD_AT_ONCE = 1000
+SERIAL_AGENTS = 100
 _TEXT = "x" * 71
 
 
@@ -25,9 +28,21 @@ def payload(number: int) -> str:
     return f'{{"number":{10_000_000 + number},"text":"{_TEXT}"}}'
 
 
+def agent_of(number: int) -> AgentName | None:
+    """Every fourth job is for one of the serial agents."""
+    return AgentName("serial", str(number // 4 % SERIAL_AGENTS)) if number % 4 == 0 else None
+
+
+async def register_agents(store: Store) -> None:
+    for i in range(SERIAL_AGENTS):
+        await store.set_agent(TENANT, Agent("serial", str(i), max_concurrency=1))
+
+
 def requests(count: int) -> list[JobRequest]:
     """Jobs as a producer asks for them."""
-    return [JobRequest(type=type_of(i), payload=msgspec.Raw(payload(i).encode())) for i in range(count)]
+    return [
+        JobRequest(type=type_of(i), payload=msgspec.Raw(payload(i).encode()), agent=agent_of(i)) for i in range(count)
+    ]
 
 
 def new_jobs(count: int) -> list[NewJob]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from interlock.assemble import App as App
+    from interlock.assemble import Queue as Queue
     from interlock.errors import Error as Error
     from interlock.sdk.context import Child as Child
     from interlock.sdk.context import Context as Context
@@ -35,6 +36,7 @@ _HOMES = {
     "JobCancelled": "sdk.raises",
     "JobFailed": "sdk.raises",
     "JobHandle": "sdk.handle",
+    "Queue": "assemble",
     "Release": "sdk.raises",
     "Retry": "sdk.raises",
     "StepMismatch": "sdk.raises",

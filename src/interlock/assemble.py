@@ -17,6 +17,9 @@ from interlock.engine.engine import Engine
 from interlock.engine.tokens import OWN, Trust
 from interlock.errors import Invalid
 from interlock.sdk.app import App as SdkApp
+from interlock.sdk.blocking import blocking
+from interlock.sdk.queue import Queue as SdkQueue
+from interlock.sdk.tasks import Connected
 from interlock.storage.contract import Objects, Store
 from interlock.storage.merged import merged
 from interlock.wire import LIMITS, Limits
@@ -100,13 +103,16 @@ async def open_engine(
     artifact_quota_bytes: int | None = None,
     trust: Trust = OWN,
     webhooks_allow: Sequence[str] = (),
+    retention_days: float | None = None,
 ) -> AsyncIterator[Engine]:
     """An engine for as long as the block lasts; its background chores are up to the caller."""
     objects = open_objects(artifacts, url)
     limits = Limits(
         webhooks=Allowance.of(webhooks_allow), artifact=artifact_bytes, artifacts_of_tenant=artifact_quota_bytes
     )
-    engine = Engine(merged(await open_store(url)), limits, objects=objects, trust=trust)
+    engine = Engine(
+        merged(await open_store(url)), limits, objects=objects, trust=trust, retention_days=retention_days
+    )
     try:
         yield engine
     finally:
@@ -127,6 +133,32 @@ class App(SdkApp):
             raise Invalid("a token goes with the URL of a server, not with a database", pointer="/token")
         self.url = url
         super().__init__(lambda: open_client(url, tenant=tenant))
+
+
+class Queue(SdkQueue):
+    """The jobs of one type as just a queue, in an app or at a URL of its own; connected at the first call."""
+
+    def __init__(
+        self,
+        type: str,
+        where: str | Connected,
+        *,
+        token: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        lease_seconds: float = 60.0,
+        name: str | None = None,
+    ) -> None:
+        self._own: App | None = None
+        if isinstance(where, str):
+            where = self._own = App(where, token=token, tenant=tenant)
+        super().__init__(type, where, lease_seconds=lease_seconds, name=name)
+
+    async def close(self) -> None:
+        """Close the client that this queue has opened in the running event loop, if it has; an app is left alone."""
+        if self._own is not None:
+            await self._own.close()
+
+    close_sync = blocking(close)
 
 
 def _path(url: str) -> str:

@@ -35,6 +35,7 @@ class Settings:
     rate_per_second: float | None = None
     rate_burst: int = 100
     webhooks_allow: tuple[str, ...] = ()
+    retention_days: float | None = None
 
 
 def load(
@@ -130,6 +131,13 @@ def _burst(value: object) -> int:
     return int(number)
 
 
+def _days(value: object) -> float:
+    number = _number(value, "retention_days")
+    if not 0 < number <= 36_500:
+        raise Invalid("retention_days must be above 0 and at most 36500", pointer="/retention_days")
+    return number
+
+
 def _size(name: str) -> Callable[[object], int]:
     """Reads a number of bytes."""
 
@@ -165,6 +173,7 @@ _READ: Mapping[str, Callable[[object], Any]] = {
     "rate_per_second": _rate,
     "rate_burst": _burst,
     "webhooks_allow": _webhooks_allow,
+    "retention_days": _days,
     "artifact_bytes": _size("artifact_bytes"),
     "artifact_quota_bytes": _size("artifact_quota_bytes"),
 }

@@ -138,6 +138,7 @@ class _Guest(LocalClient):
 
     async def close(self) -> None:
         await self.engine.waits.stop()
+        await self.engine.workers.stop()
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from interlock.errors import Error, Invalid, NotFound, TooLarge
 
 T = TypeVar("T")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_INSTANT: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LAST_INSTANT: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 REMARK_BYTES: Final = 8 * 1024
 LONGEST_DELAY_SECONDS: Final = 10 * 365 * 86_400
 
@@ -275,7 +277,10 @@ def instant(value: datetime | None, field: str) -> int | None:
         return None
     if value.tzinfo is None:
         raise Invalid(f"{field} needs an offset, such as 2027-01-31T12:00:00Z", pointer=f"/{field}")
-    return (value - _EPOCH) // timedelta(microseconds=1)
+    micros = (value - _EPOCH) // timedelta(microseconds=1)
+    if not _FIRST_INSTANT <= micros <= _LAST_INSTANT:
+        raise Invalid(f"{field} is outside the years 1 to 9999 in UTC", pointer=f"/{field}")
+    return micros
 
 
 def when(micros: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
-from tests.contract.builders import NEVER, Desk, cancel, complete, fail, new_job, save
+from tests.contract.builders import NEVER, Desk, beat, cancel, complete, fail, new_job, save
 from tests.contract.doors import Door, job_in
 
 
@@ -122,3 +122,58 @@ async def test_get_answers_each_id_at_its_place(desk: Desk, rival: Desk) -> None
     a, b, theirs = await desk.add(), await desk.add(), await rival.add()
     answers = await desk.store.get(desk.tenant, [b, NEVER, a, theirs, b])
     assert [job and job.id for job in answers] == [b, None, a, None, b]
+
+async def test_a_list_can_be_narrowed_to_an_agent(desk: Desk) -> None:
+    mine = [await desk.add(agent_kind="planner", agent_id="7") for _ in range(3)]
+    await desk.add(agent_kind="planner", agent_id="8")
+    await desk.add()
+    assert await found(desk, agent=("planner", "7")) == mine[::-1]
+    assert await found(desk, agent=("planner", "7"), limit=2) == mine[:0:-1]
+    assert await found(desk, agent=("planner", "9")) == []
+
+
+async def test_a_list_can_be_narrowed_to_running_jobs_that_nobody_has_heard_of(desk: Desk, rival: Desk) -> None:
+    silent = await desk.running(type="silent", lease_seconds=600)
+    alive = await desk.running(type="alive", lease_seconds=600)
+    await rival.running(lease_seconds=600)
+    await desk.add(type="waiting")
+    desk.clock.advance(60)
+    await desk.heartbeat(beat(alive, lease_seconds=600))
+    desk.clock.advance(30)
+    assert await found(desk, stale_seconds=30.0) == [alive.id, silent.id]
+    assert await found(desk, stale_seconds=30.1) == [silent.id]
+    assert await found(desk, stale_seconds=90.0, worker="w1") == [silent.id]
+    assert await found(desk, stale_seconds=90.0, worker="w2") == []
+    await desk.do(complete(silent))
+    assert await found(desk, stale_seconds=90.0) == []
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        (Status.DEAD_LETTER, Status.CANCELLED),
+        (Status.QUEUED, Status.RETRY),
+        (Status.RUNNING, Status.FAILED),
+        (Status.SUCCEEDED, Status.WAITING_FOR_APPROVAL),
+    ],
+)
+async def test_every_way_to_a_list_gives_the_same_pages(desk: Desk, door: Door, statuses: tuple[Status, ...]) -> None:
+    """Lists are read from several places; what they show never depends on which."""
+    for n in range(3):
+        for status in Status:
+            odd = {"agent_kind": "planner", "agent_id": "1", "tags": ("odd",)} if n % 2 else {}
+            await job_in(desk, door, status, type=f"{status}-{n}", **odd)
+    everything = await desk.store.find(desk.tenant, Filter(limit=100))
+    for narrowed in ({}, {"tags": ("odd",)}, {"agent": ("planner", "1")}):
+        for chosen in (statuses, statuses[:1], statuses[1:]):
+            wanted = [
+                job.id for job in everything if job.status in chosen and (not narrowed or "odd" in job.tags)
+            ]  # fmt: skip
+            seen: list[str] = []
+            before = None
+            while page := await desk.store.find(
+                desk.tenant, Filter(statuses=chosen, before_seq=before, limit=2, **narrowed)  # type: ignore[arg-type]
+            ):
+                seen += [job.id for job in page]
+                before = page[-1].seq
+            assert seen == wanted

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import AsyncIterator
 
 import pytest
 
+from interlock.domain.presence import Sighting
+from interlock.domain.registry import JobType
+from interlock.domain.token import NewToken
 from interlock.storage.contract import Store
 from interlock.storage.postgres.ladder import verbs
 from tests.contract.artifacts import file, opened, show
-from tests.contract.builders import OPERATOR, Desk, release, save
+from tests.contract.builders import OPERATOR, Desk, ask, new_id, release, save
 from tests.contract.doors import Door, open_door, refusal
 from tests.contract.gates import ballot, decided, waiting
 from tests.contract.progress import event, keep, report, step, tell
@@ -60,7 +64,11 @@ async def furnish(desk: Desk) -> None:
     await decided(desk, ballot(gate))
     await overheard(desk)
     await desk.claim(claim_id="named", types=frozenset({"ready"}))
-    await desk.add(type="ready")
+    await desk.add(type="ready", agent_kind="bot", agent_id="1")
+    await desk.store.set_type(desk.tenant, JobType("registered"))
+    hash = hashlib.sha256(desk.tenant.encode()).digest()
+    await desk.store.create_tokens(desk.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
+    await desk.store.note_workers(desk.tenant, [Sighting("w1", (ask(),))])
 
 
 FORBIDDEN = [
@@ -77,6 +85,10 @@ FORBIDDEN = [
     "INSERT INTO job_history SELECT * FROM job_history",
     "DELETE FROM job",
     "TRUNCATE job",
+    "UPDATE agent SET used = 0",
+    "UPDATE ready SET blocked = false",
+    "INSERT INTO tally SELECT * FROM tally",
+    "DELETE FROM tally",
     "INSERT INTO lease SELECT * FROM lease",
     "INSERT INTO ready SELECT * FROM ready",
     "DELETE FROM lease",
@@ -150,6 +162,10 @@ async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Doo
         "due_waits": "TABLE(tenant text, job_id uuid)",
         "gate_of_token": "TABLE(tenant text, gate_id uuid)",
         "due_leases": "TABLE(tenant text, job_id uuid)",
+        "due_lines": "SETOF text",
+        "long_tallies": "SETOF text",
+        "old_workers": "TABLE(tenant text, name text)",
+        "token_owner": "TABLE(tenant text, token_id uuid)",
         "due_orphans": "TABLE(tenant text, object_key text)",
         "old_claims": "TABLE(tenant text, worker text, claim_id text)",
         "tenants": "SETOF text",
@@ -242,6 +258,7 @@ async def test_a_statement_that_lost_its_tenant_predicate_still_sees_no_other_te
     for name, value in {
         "v.tenant = p_tenant and ": "",
         "p_before_seq": "null::bigint", "p_statuses": "null::interlock.status[]", "p_type": "null::text",
+        "p_agent_kind": "null::text", "p_agent_id": "null::text", "p_stale_seconds": "null::double precision",
         "p_worker": "null::text", "p_parent_id": "null::uuid", "p_tags": "'{}'::text[]",
         "p_created_after": "null::timestamptz", "p_created_before": "null::timestamptz", "p_limit": "1000",
     }.items():  # fmt: skip

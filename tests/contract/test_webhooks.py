@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from interlock.domain.approval import Decision
 from interlock.domain.lifecycle import Status
 from interlock.domain.registry import Agent
 from interlock.domain.webhook import (
@@ -23,6 +24,7 @@ from interlock.domain.webhook import (
 from interlock.errors import IdempotencyKeyReuse, Invalid
 from tests.contract.builders import NEVER, Desk, cancel, complete, fail, new_id, new_job, release
 from tests.contract.doors import Door, job_in, move, refusal
+from tests.contract.gates import APPROVE, DENY, ballot, decided, sweep_gates, waiting
 from tests.contract.webhooks import (
     AGAIN,
     DEAD,
@@ -179,21 +181,24 @@ async def test_no_read_shows_a_secret(desk: Desk) -> None:
     assert mine.url in shown
 
 
-async def test_a_gate_is_told_when_it_opens_and_when_it_is_decided(desk: Desk, door: Door) -> None:
+@pytest.mark.parametrize(("decision", "status"), [(APPROVE, "queued"), (DENY, "failed")])
+async def test_a_gate_is_told_when_it_opens_and_when_it_is_decided(desk: Desk, decision: Decision, status: str) -> None:
     await listen(desk, "approval.requested", "approval.decided")
-    job = await job_in(desk, door, Status.WAITING_FOR_APPROVAL)
-    await move(door, job, Status.QUEUED, desk.clock.now, verb="decide", metadata=f'{{"gate_id":"{job.gate_id}"}}')
-    told = await take(desk)
-    assert [(d.event, d.status, d.approval_id) for d in told] == [
-        ("approval.requested", "waiting_for_approval", job.gate_id),
-        ("approval.decided", "queued", job.gate_id),
+    _, gate = await waiting(desk)
+    await decided(desk, ballot(gate, decision))
+    assert [(d.event, d.status, d.approval_id) for d in await take(desk)] == [
+        ("approval.requested", "waiting_for_approval", gate.id),
+        ("approval.decided", status, gate.id),
     ]
 
 
-async def test_a_gate_that_nobody_decided_is_not_told_as_decided(desk: Desk, door: Door) -> None:
+async def test_a_gate_that_nobody_decided_is_not_told_as_decided(desk: Desk) -> None:
     await listen(desk, "approval.decided")
-    job = await job_in(desk, door, Status.WAITING_FOR_APPROVAL)
+    job, _ = await waiting(desk)
     await desk.do(cancel(job.id))
+    await waiting(desk, expires_in_seconds=10.0)
+    desk.clock.advance(11)
+    await sweep_gates(desk)
     assert await heard(desk) == []
 
 

@@ -6,8 +6,9 @@ import asyncio
 import datetime
 import gzip
 import ipaddress
+import itertools
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ from cryptography.x509.oid import NameOID
 
 from interlock.domain.destination import Allowance
 from interlock.domain.webhook import Reply
-from interlock.engine.destination import ANSWER_BYTES, Outside
+from interlock.engine.destination import ANSWER_BYTES, DEADLINE_SECONDS, Outside, Resolve
 from interlock.errors import Invalid, Unavailable
 from tests.domain.test_destination import REFUSED
-from tests.support.receiver import Receiver, Seen, hang, receiver, says, sends
+from tests.support.receiver import Answer, Receiver, Seen, hang, receiver, says, sends
 
 PUBLIC = "8.8.8.8"
 REFUSAL = Reply(error="destination_refused")
@@ -35,13 +36,13 @@ async def there() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def outside(there: Receiver) -> AsyncIterator[Outside]:
-    """A way out that may reach the receiver; what hangs is given up quickly."""
-    made = Outside(there.allowance, deadline_seconds=0.3)
+    """A way out that may reach the receiver."""
+    made = Outside(there.allowance)
     yield made
     await made.close()
 
 
-def resolver(*answers: Sequence[str]) -> Callable[[str, int], object]:
+def resolver(*answers: Sequence[str]) -> Resolve:
     """Answers one after another, and the last one for ever."""
     left = list(answers)
 
@@ -51,9 +52,9 @@ def resolver(*answers: Sequence[str]) -> Callable[[str, int], object]:
     return resolve
 
 
-def leading(to: Sequence[str] | Callable[[str, int], object], allow: Sequence[str] = (), **facts: object) -> Outside:
-    resolve = to if callable(to) else resolver(to)
-    return Outside(Allowance.of(allow), resolve=resolve, deadline_seconds=2.0, **facts)  # type: ignore[arg-type]
+def leading(to: Sequence[str] | Resolve, allow: Sequence[str] = (), *, tls: ssl.SSLContext | None = None) -> Outside:
+    """A way out for which every name leads there."""
+    return Outside(Allowance.of(allow), resolve=to if callable(to) else resolver(to), tls=tls)
 
 
 async def test_a_request_arrives_as_it_was_meant(there: Receiver, outside: Outside) -> None:
@@ -95,12 +96,17 @@ async def test_a_loopback_receiver_is_not_reached_unless_it_is_allowed(there: Re
 
 async def test_a_name_that_is_public_when_judged_and_not_when_used_leads_nowhere(there: Receiver) -> None:
     """Each request resolves once, and what it resolved to is what is judged and connected to."""
-    for _ in range(200):
-        rebound = leading(resolver([PUBLIC], ["127.0.0.1"]), allow=[])
+    answers = itertools.cycle([[PUBLIC], ["127.0.0.1"]])
+
+    async def rebinding(_host: str, _port: int) -> Sequence[str]:
+        return next(answers)
+
+    rebound = Outside(resolve=rebinding)
+    for _ in range(10_000):
         await rebound.admit("https://hooks.example/")
         assert await rebound.post("https://hooks.example/", {}, b"") == REFUSAL
-        await rebound.close()
     assert there.connections == 0
+    await rebound.close()
 
 
 async def test_the_address_that_was_judged_is_the_one_that_is_used(there: Receiver) -> None:
@@ -181,10 +187,12 @@ async def drip_body(seen: Seen, writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize("answer", [hang, drip_headers, drip_body], ids=lambda answer: answer.__name__)
-async def test_the_deadline_is_absolute(there: Receiver, outside: Outside, answer: object) -> None:
-    there.answer = answer  # type: ignore[assignment]
-    async with asyncio.timeout(5):
-        assert await outside.post(there.url, {}, b"") == Reply(error="timeout")
+async def test_the_deadline_is_absolute(there: Receiver, answer: Answer) -> None:
+    there.answer = answer
+    hasty = Outside(there.allowance, deadline_seconds=0.2)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert await hasty.post(there.url, {}, b"") == Reply(error="timeout")
+    await hasty.close()
 
 
 async def test_a_resolver_that_hangs_meets_the_same_deadline() -> None:
@@ -253,8 +261,8 @@ class TestFetch:
     @pytest.mark.parametrize(
         "answer", [says(404), says(302, "location: /x\r\n"), says(200, body=b"x" * 101), says(500)]
     )
-    async def test_anything_else_is_no_document(self, there: Receiver, outside: Outside, answer: object) -> None:
-        there.answer = answer  # type: ignore[assignment]
+    async def test_anything_else_is_no_document(self, there: Receiver, outside: Outside, answer: Answer) -> None:
+        there.answer = answer
         with pytest.raises(Unavailable):
             await outside.fetch(there.url, limit=100)
 

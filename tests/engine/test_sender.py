@@ -171,6 +171,22 @@ async def test_a_receiver_that_is_down_for_an_hour_misses_nothing(
     assert {status for status, _, _ in await statuses(desk, who)} == {DeliveryStatus.DELIVERED}
 
 
+async def test_a_name_that_has_come_to_lead_inside_gets_nothing(store: Store, who: Principal, there: Receiver) -> None:
+    answers = [["8.8.8.8"], ["127.0.0.1"]]
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return answers.pop(0)
+
+    outside = Outside(resolve=resolve)
+    desk = Engine(store, outside=outside)
+    await subscribe(desk, who, "https://hooks.example/")
+    await enqueue(desk, who)
+    await desk.sender.deliver_due()
+    assert await statuses(desk, who) == [(DeliveryStatus.FAILED, 1, "destination_refused")]
+    assert there.connections == 0
+    await outside.close()
+
+
 async def test_a_receiver_that_says_gone_is_left_alone(desk: Engine, who: Principal, there: Receiver) -> None:
     created = await subscribe(desk, who, there.url)
     await enqueue(desk, who, 50)

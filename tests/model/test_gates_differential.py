@@ -55,6 +55,11 @@ class GatedTwins(Twins):
         super().__init__(left, right, tenant)
         self.gates: list[str] = []
 
+    def add(self, batch: list[dict[str, Any]], whole: bool) -> None:
+        """Jobs without agents and webhooks, which have scripts of their own."""
+        left_out = ("agent_kind", "agent_id", "webhook")
+        super().add([{name: facts[name] for name in facts if name not in left_out} for facts in batch], whole)
+
     def gate(self, number: int) -> str:
         return self.gates[-1 - number % len(self.gates)] if self.gates else NOBODY.id
 
@@ -82,6 +87,10 @@ class GatedTwins(Twins):
             digests = {"right": right, "RIGHT": right.upper(), "wrong": "0" * 64}
             ballots.append(Ballot(id=id, **{**facts, "digest": digests.get(facts.get("digest", ""))}))
         self.both(lambda store: store.decide(self.tenant, ballots))
+
+    @rule(actor=st.sampled_from(("user:ann", "user:bob")), decision=st.sampled_from(Decision))
+    def decide_about_the_newest(self, actor: str, decision: Decision) -> None:
+        self.both(lambda store: store.decide(self.tenant, [Ballot(self.gate(0), actor, decision)]))
 
     @rule(number=st.integers(0, 3), actor=st.sampled_from(VOTERS))
     def mint(self, number: int, actor: str) -> None:
@@ -135,5 +144,3 @@ def test_both_engines_decide_and_edit_alike(twins: tuple[Rig, Rig]) -> None:
     left, right = twins
     run_state_machine_as_test(lambda: GatedTwins(left, right, left.new_tenant()), settings=examples(60, 8, steps=25))  # type: ignore[arg-type]
     print("\n".join(f"{count:6} {what}" for what, count in sorted(left.seen.items())))
-    decided = {"waiting_for_approval → queued by decide", "waiting_for_approval → failed by decide"}
-    assert decided | {"queued → queued by edit", "running → waiting_for_approval by open_gate"} <= left.seen.keys()

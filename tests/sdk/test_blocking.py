@@ -14,6 +14,7 @@ import interlock
 from interlock.sdk.app import App
 from interlock.sdk.context import Child, Context
 from interlock.sdk.handle import JobHandle
+from interlock.sdk.queue import Queue
 from interlock.sdk.tasks import Task
 from interlock.testing import MemoryApp
 
@@ -28,7 +29,7 @@ def verbs(cls: type) -> list[str]:
     return [name for name in dir(cls) if not name.startswith("_") and is_verb(inspect.getattr_static(cls, name))]
 
 
-@pytest.mark.parametrize("cls", [App, Task, JobHandle, Context, Child, MemoryApp])
+@pytest.mark.parametrize("cls", [App, Task, JobHandle, Context, Child, Queue, MemoryApp])
 def test_every_verb_has_a_blocking_twin_with_the_same_signature(cls: type) -> None:
     wanted = [name for name in verbs(cls) if name not in SEPARATE]
     assert wanted

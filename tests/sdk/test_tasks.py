@@ -146,8 +146,8 @@ async def test_options_become_fields_of_the_job(app: StoreApp, clock: ManualCloc
     async def full() -> None: ...
 
     job = await (await full.enqueue()).refresh()
-    assert (job.max_attempts, job.priority, job.timeout_seconds, job.requires) == (5, 3, 60.0, ("gpu",))
-    assert (job.agent_kind, job.agent_id, job.tags, job.headers) == ("planner", "ada", ("nightly",), '{"k":"v"}')
+    assert (job.max_attempts, job.priority, job.timeout_seconds, tuple(job.requires)) == (5, 3, 60.0, ("gpu",))
+    assert (job.agent_kind, job.agent_id, tuple(job.tags), job.headers) == ("planner", "ada", ("nightly",), '{"k":"v"}')
     assert (job.affinity_key, job.repository, job.requested_by) == ("a", "org/repo", "cron")
     assert job.expiry_delay_seconds == 2.0
     other = await (await full.options(max_attempts=1, delay=60).enqueue()).refresh()
@@ -209,6 +209,35 @@ async def test_a_failed_job_is_an_error_that_tells_why(app: StoreApp) -> None:
         await handle.result(timeout=5)
     assert failed.value.error == {"message": "no", "kind": "refused", "details": {"a": 1}}
     assert (await handle.refresh()).status == Status.FAILED
+
+
+async def test_an_ended_job_is_done_again_after_a_step(app: StoreApp) -> None:
+    searched: list[int] = []
+
+    @app.task(max_attempts=1)
+    async def work(ctx: interlock.Context) -> str:
+        await ctx.step("search", lambda: searched.append(1))
+        if ctx.job.redrive_of is None:
+            raise RuntimeError
+        return ctx.job.redrive_of
+
+    handle = await work.enqueue()
+    await app.drain()
+    again = await handle.redrive("search", key="second try")
+    assert (await handle.redrive("search", key="second try")).replayed
+    await app.drain()
+    assert await again.result(timeout=5) == handle.id
+    assert searched == [1]
+
+
+async def test_a_cancel_reaches_the_children_if_it_is_meant_to(app: StoreApp) -> None:
+    @app.task
+    async def child() -> None: ...
+
+    first = await child.enqueue()
+    below = await child.options(parent_id=first.id).enqueue()
+    assert await first.cancel("all of it", cascade=True) == Status.CANCELLED
+    assert (await below.refresh()).status == Status.CANCELLED
 
 
 async def test_a_registered_task_refuses_wrong_payloads_from_anybody(app: StoreApp) -> None:

@@ -28,6 +28,7 @@ class Lodger(LocalClient):
     async def close(self) -> None:
         await self.engine.upkeep.stop()
         await self.engine.waits.stop()
+        await self.engine.workers.stop()
 
 
 class StoreApp(App):

@@ -189,7 +189,7 @@ async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place
 
 
 async def test_a_worker_that_lost_its_lease_stops_and_its_report_is_refused(app: StoreApp, clock: ManualClock) -> None:
-    interrupted = asyncio.Event()
+    interrupted, taken = asyncio.Event(), asyncio.Event()
 
     @app.task
     async def held() -> str:
@@ -197,14 +197,16 @@ async def test_a_worker_that_lost_its_lease_stops_and_its_report_is_refused(app:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             interrupted.set()
+            await taken.wait()  # its place stays filled, so that the old worker cannot be the one to claim again
         return "stale"
 
     handle = await held.enqueue()
-    async with app.working(name="old"):
+    async with app.working(name="old", concurrency=1):
         await app.until(handle.id, Status.RUNNING)
         await app.engine.jobs.revoke(ADA, handle.id, reason="moved")
         (job,) = await app.store.claim(TENANT, ClaimAsk("new", types=frozenset({"held"})))
         await asyncio.wait_for(interrupted.wait(), 10)
+        taken.set()
         assert (await app.job(handle.id)).worker == "new"
         await app.store.carry_out(TENANT, [Complete(job.id, job.fence, "new", '"fresh"')])
     assert (await app.job(handle.id)).result == '"fresh"'

@@ -59,18 +59,21 @@ class Seat:
         self._of.body_bytes += size
         self._bytes += size
 
+    def check_waiting(self) -> None:
+        """Refuse a request that could not wait."""
+        most = self._of.options.most_waiting
+        if self._of.waiting >= most or self._of.by_tenant[self._waits] >= self._of.share(most):
+            raise overloaded("too many requests are waiting")
+
     @contextmanager
     def parked(self) -> Iterator[None]:
         """Wait without a seat among those at work: a long poll costs memory only."""
-        most = self._of.options.most_waiting
-        key = f"{self._tenant} waiting"
-        if self._of.waiting >= most or self._of.by_tenant[key] >= self._of.share(most):
-            raise overloaded("too many requests are waiting")
-        self._move(key, 1)
+        self.check_waiting()
+        self._move(1)
         try:
             yield
         finally:
-            self._move(key, -1)
+            self._move(-1)
 
     def leave(self) -> None:
         self._of.active -= 1
@@ -80,10 +83,14 @@ class Seat:
             self._count(self._tenant, -1)
             self._tenant = None
 
-    def _move(self, key: str, change: int) -> None:
+    @property
+    def _waits(self) -> str:
+        return f"{self._tenant} waiting"
+
+    def _move(self, change: int) -> None:
         self._of.waiting += change
         self._of.active -= change
-        self._count(key, change)
+        self._count(self._waits, change)
         if self._tenant is not None:
             self._count(self._tenant, -change)
 

@@ -40,7 +40,8 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    logging.getLogger("uvicorn.access").disabled = True
+    for name in ("httpx2", "httpcore2", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # they tell addresses, and those can hold secrets
 
 
 def _short(logger: Any, name: str, record: MutableMapping[str, Any]) -> Mapping[str, Any]:

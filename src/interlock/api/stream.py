@@ -57,6 +57,7 @@ async def of_tenant(call: Call[None, Nothing]) -> Answer:
 
 
 def _answer(call: Call[None, Nothing], pieces: AsyncIterator[bytes], source: Any) -> Answer:
+    call.trail.seat.check_waiting()  # once the answer has begun it is too late to refuse
     return Answer(
         200, media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"}, stream=_lasting(call, pieces, source)
     )

@@ -60,6 +60,7 @@ async def _serve(settings: Settings) -> None:
             artifact_quota_bytes=settings.artifact_quota_bytes,
             trust=assemble.trust(settings, keys.fetch),
             webhooks_allow=settings.webhooks_allow,
+            retention_days=settings.retention_days,
         ) as engine,
     ):
         engine.upkeep.start()

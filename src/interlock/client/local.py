@@ -18,6 +18,7 @@ from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, Report, Step, StepRow
+from interlock.domain.registry import QueueStats
 from interlock.engine.engine import Engine
 from interlock.wire import JobRequest
 
@@ -63,11 +64,21 @@ class LocalClient:
                     await changed.wait()
             pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
 
-    async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
+    async def cancel(
+        self, job_id: str, *, reason: str | None = None, force: bool = False, cascade: bool = False
+    ) -> Receipt:
+        if cascade:
+            return (await self.engine.operations.cancel_tree(self._who, job_id, reason=reason, force=force)).receipt
         return await self.engine.jobs.cancel(self._who, job_id, reason=reason, force=force)
+
+    async def redrive(self, job_id: str, *, origin: str = "start", key: str | None = None) -> Enqueued:
+        return await self.engine.operations.redrive(self._who, job_id, origin=origin, key=key)
 
     async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
         return await self.engine.jobs.revoke(self._who, job_id, reason=reason)
+
+    async def queue(self, type: str) -> QueueStats:
+        return await self.engine.reads.queue(self._tenant, wire.name(type, "type"))
 
     async def history(self, job_id: str) -> list[HistoryRow]:
         return await self.engine.reads.history(self._tenant, wire.job_id(job_id))

@@ -11,6 +11,7 @@ from interlock.domain.decide import Finish
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import EventRow, Report, Step, StepRow
+from interlock.domain.registry import QueueStats
 from interlock.wire import AgentName, JobRequest, error_body
 
 __all__ = ["AgentName", "Client", "Grant", "JobRequest", "error_body"]
@@ -41,9 +42,21 @@ class Client(Protocol):
         """The job as soon as it has ended, or as it is after that time."""
         ...
 
-    async def cancel(self, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt: ...
+    async def cancel(
+        self, job_id: str, *, reason: str | None = None, force: bool = False, cascade: bool = False
+    ) -> Receipt:
+        """Stop a job; with `cascade` also everything below it."""
+        ...
+
+    async def redrive(self, job_id: str, *, origin: str = "start", key: str | None = None) -> Enqueued:
+        """Do an ended job again by a new one: from the start, from its checkpoint, or after a named step."""
+        ...
 
     async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt: ...
+
+    async def queue(self, type: str) -> QueueStats:
+        """How many jobs of a type are where."""
+        ...
 
     async def history(self, job_id: str) -> list[HistoryRow]: ...
 

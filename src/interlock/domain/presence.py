@@ -34,8 +34,8 @@ class Crew(NamedTuple):
     """Workers that are there and ask for the same."""
 
     asks: tuple[ClaimAsk, ...]
-    names: Sequence[str]  # some of them, the last seen first
-    count: int
+    names: tuple[str, ...]  # some of them, the last seen first
+    size: int
     last_seen_at: int
 
 
@@ -50,7 +50,13 @@ def asks_to_text(asks: Iterable[ClaimAsk]) -> str:
 
 
 def asks_from_text(text: str) -> tuple[ClaimAsk, ...]:
-    return tuple(ClaimAsk("", **{name: _names(value) for name, value in one.items()}) for one in json.loads(text))
+    return tuple(
+        ClaimAsk(
+            "", _names(one["types"]), _names(one["repositories"]), frozenset(one["capabilities"]),
+            _names(one["affinity_keys"]),
+        )
+        for one in json.loads(text)
+    )  # fmt: skip
 
 
 def ask_to_dict(ask: ClaimAsk) -> dict[str, list[str] | None]:

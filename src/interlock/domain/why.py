@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -218,7 +218,7 @@ def _line(job: Circumstances) -> Reason | None:
 def _worker(job: Circumstances) -> Reason:
     """Workers are sieved need by need: the first need after which nobody is left is the clause."""
     asks = [(ask, crew) for crew in job.crews for ask in crew.asks]
-    here = sum(crew.count for crew in job.crews)
+    here = sum(crew.size for crew in job.crews)
     none = f"no worker seen {_SEEN}"
 
     left = [one for one in asks if _takes(one[0], job.type)]
@@ -244,12 +244,12 @@ def _worker(job: Circumstances) -> Reason:
     if not fitting:
         message = f"{those} names affinity key {job.affinity_key}"
         return Reason(Clause.NO_WORKER_FOR_AFFINITY_KEY, message, {"affinity_key": job.affinity_key})
-    return _ready(job, {id(crew): crew for _, crew in fitting}.values())
+    return _ready(job, {crew for _, crew in fitting})
 
 
-def _ready(job: Circumstances, crews: Any) -> Reason:
-    newest = sorted(crews, key=lambda crew: (-crew.last_seen_at, list(crew.names)))
-    count, seen = sum(crew.count for crew in newest), newest[0].last_seen_at
+def _ready(job: Circumstances, crews: Iterable[Crew]) -> Reason:
+    newest = sorted(crews, key=lambda crew: (-crew.last_seen_at, crew.names))
+    count, seen = sum(crew.size for crew in newest), newest[0].last_seen_at
     details = {"workers": list(newest[0].names), "workers_count": count, "last_seen_at": _when(seen)}
     message = f"it is ready for the next worker that fits and asks; {newest[0].names[0]} asked at {_when(seen)}"
     if seen <= job.now - round(LATELY_SECONDS * 1_000_000):

@@ -61,6 +61,7 @@ class Outside:
         self._deadline = deadline_seconds
         self._tls = tls
         self._transport: httpx2.AsyncHTTPTransport | None = None
+        self._making = asyncio.Lock()
         # Threads of its own: a name server that hangs must not keep others from theirs.
         self._resolvers = ThreadPoolExecutor(RESOLVERS, "interlock-resolver")
 
@@ -112,6 +113,7 @@ class Outside:
             destination = admitted(url, self._allowance)
         except Invalid:
             raise Unreachable("destination_refused") from None
+        await self._wire()
         try:
             # One deadline for everything: a receiver that sends a byte now and then meets every shorter one.
             async with asyncio.timeout(self._deadline):
@@ -168,7 +170,7 @@ class Outside:
             content=content,
             extensions=extensions,
         )
-        response = await self._wire().handle_async_request(request)
+        response = await (await self._wire()).handle_async_request(request)
         body = b""
         try:
             async for part in response.aiter_raw():
@@ -179,16 +181,19 @@ class Outside:
             await response.aclose()
         return Answer(response.status_code, response.headers, body[:limit], len(body) <= limit)
 
-    def _wire(self) -> httpx2.AsyncHTTPTransport:
+    async def _wire(self) -> httpx2.AsyncHTTPTransport:
         """A bare transport: unlike a client it keeps no cookies, follows nothing and reads no environment."""
-        if self._transport is None:
-            self._transport = httpx2.AsyncHTTPTransport(
-                verify=self._tls or ssl.create_default_context(),
-                trust_env=False,
-                http2=False,
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-            )
-        return self._transport
+        async with self._making:
+            if self._transport is None:
+                # Reading the certificates of the system takes a while, and must not hold up the loop.
+                tls = self._tls if self._tls is not None else await asyncio.to_thread(ssl.create_default_context)
+                self._transport = httpx2.AsyncHTTPTransport(
+                    verify=tls,
+                    trust_env=False,
+                    http2=False,
+                    limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+                )
+            return self._transport
 
     async def _ask_the_system(self, host: str, port: int) -> Sequence[str]:
         loop = asyncio.get_running_loop()

@@ -8,14 +8,18 @@ from interlock.engine.gates import Gates
 from interlock.engine.holders import Holders
 from interlock.engine.jobs import Jobs
 from interlock.engine.leases import Leases
+from interlock.engine.operations import Operations
+from interlock.engine.presence import FORGET_EVERY_SECONDS, Workers
 from interlock.engine.progress import Progress
 from interlock.engine.reads import Reads
 from interlock.engine.registry import Registers
+from interlock.engine.retention import RETAIN_EVERY_SECONDS, Retention
 from interlock.engine.sender import Sender
 from interlock.engine.tokens import OWN, Tokens, Trust
 from interlock.engine.upkeep import Chore, Upkeep
 from interlock.engine.waits import Waits
 from interlock.engine.webhooks import Webhooks
+from interlock.engine.why import Whys
 from interlock.storage.contract import Objects, Store
 from interlock.wire import LIMITS, Limits
 
@@ -33,18 +37,30 @@ class Engine:
         strict_types: bool = False,
         implicit_agents: bool = True,
         outside: Outside | None = None,
+        retention_days: float | None = None,
     ) -> None:
         self.store = store
         self.objects = objects
         self.artifacts = Artifacts(store, objects, limits)
         self.registry = Registers(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
         self.jobs = Jobs(store, limits, self.registry)
-        self.leases = Leases(store, limits)
+        self.operations = Operations(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
+        self.retention = Retention(store, retention_days)
+        self.workers = Workers(store)
+        self.leases = Leases(store, limits, noticed=self.workers.note)
         self.gates = Gates(store, limits)
         self.progress = Progress(store, limits)
         self.reads = Reads(store)
         self.tokens = Tokens(store, trust)
-        self.upkeep = Upkeep(store, [Chore("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside)])
+        self.why = Whys(store)
+        self.upkeep = Upkeep(
+            store,
+            [
+                Chore("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside),
+                Chore("workers", FORGET_EVERY_SECONDS, self.workers.forget),
+                Chore("retention", RETAIN_EVERY_SECONDS, self.retention.retain_aside),
+            ],
+        )
         self.outside = outside or Outside(limits.webhooks)
         self.webhooks = Webhooks(store, self.outside)
         self.sender = Sender(store, self.outside)
@@ -54,10 +70,12 @@ class Engine:
     async def close(self) -> None:
         await self.upkeep.stop()
         await self.artifacts.stop()
+        await self.retention.stop()
         await self.sender.stop()
         await self.outside.close()
         await self.tokens.close()
         await self.waits.stop()
+        await self.workers.stop()
         await self.store.close()
         if self.objects is not None:
             await self.objects.close()

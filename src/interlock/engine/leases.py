@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from interlock import wire
@@ -26,9 +26,10 @@ LONGEST_WAIT_SECONDS: Final = 60.0
 class Leases:
     """What a worker does with jobs; every call carries the fence of its grant."""
 
-    def __init__(self, store: Store, limits: Limits) -> None:
+    def __init__(self, store: Store, limits: Limits, *, noticed: Callable[[str, ClaimAsk], None]) -> None:
         self._store = store
         self._limits = limits
+        self._noticed = noticed
 
     async def claim(
         self, tenant: str, ask: ClaimAsk, *, wait_seconds: float = 0.0, enough: asyncio.Event | None = None
@@ -43,6 +44,7 @@ class Leases:
         deadline = loop.time() + wait_seconds
         while True:
             changed = self._store.watch() if wait_seconds else None
+            self._noticed(tenant, ask)
             jobs = await self._store.claim(tenant, ask)
             left = deadline - loop.time()
             if jobs or changed is None or left <= 0 or (enough is not None and enough.is_set()):

@@ -9,6 +9,7 @@ from interlock import wire
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.principal import Principal
 from interlock.domain.registry import NO_DEFAULTS, Agent, Defaults, JobType, Registry
+from interlock.domain.text import is_visible_name
 from interlock.engine import schemas
 from interlock.errors import Error, Invalid, NotFound, UnknownType
 from interlock.storage.contract import RegistryChanged, Store, Terms
@@ -166,7 +167,9 @@ class _Known:
 
     async def meet_agents(self, store: Store, tenant: str, requests: Sequence[JobRequest]) -> None:
         """Look up the defaults of agents not met yet."""
-        new = {(r.agent.kind, r.agent.id) for r in requests if r.agent is not None} - self._agents.keys()
+        named = {(r.agent.kind, r.agent.id) for r in requests if r.agent is not None}
+        # What cannot be a name is refused with its request; the database is not even asked for it.
+        new = {name for name in named if all(map(is_visible_name, name))} - self._agents.keys()
         if not new:
             return
         if len(self._agents) + len(new) > MOST_AGENTS:

@@ -99,18 +99,26 @@ class Sender:
         return tried
 
     async def _run(self) -> None:
+        troubled = False
         while True:
             self._landed.clear()
             taken = 0
             try:
                 taken = await self._round()
+                if troubled:
+                    log.info("webhooks are sent again")
+                troubled = False
             except Fatal:
                 log.critical("webhooks stop: the storage is broken", exc_info=True)
                 raise
-            except Error as error:
-                log.warning("webhooks could not be looked up, it will be tried again: %s", error)
-            except Exception:  # whatever it was: this task is the only one that sends
-                log.exception("webhooks could not be looked up, it will be tried again")
+            except Exception as error:  # whatever it was: this task is the only one that sends
+                if not troubled:
+                    log.warning(
+                        "webhooks cannot be looked up, which is tried again and again: %s",
+                        error,
+                        exc_info=not isinstance(error, Error),
+                    )
+                troubled = True
             if not taken:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):

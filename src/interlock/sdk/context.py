@@ -123,7 +123,7 @@ class Context:
         """The answer of people; until there is one the job waits without a worker, and then runs again by its steps."""
         shown = None if details is None else values.encode(details)
         form = None if schema is None else values.encode(schema)
-        asked = question(prompt, shown, form)
+        asked = question(self.job.payload, prompt, shown, form)
         occurrence, kept = self._memory.meet(APPROVAL, asked)
         if kept is not None:
             answer: Answer = values.decode(kept.result, Answer)
@@ -199,7 +199,7 @@ class Context:
 
     async def _take(self, approval: Approval, occurrence: int, asked: str) -> Answer:
         """The decision as an answer, kept, so that the next gate is not taken for decided by it."""
-        if question(approval.prompt, approval.details, approval.schema) != asked:
+        if question(self.job.payload, approval.prompt, approval.details, approval.schema) != asked:
             raise StepMismatch(self.id, APPROVAL, f"the question {approval.prompt!r}", "another question")
         approved, data = approval.status is GateStatus.APPROVED, values.decode(approval.data)
         answer = Answer(approval.id, approved, approval.comment, data, approval.digest)

@@ -56,9 +56,18 @@ class JobHandle(Generic[R]):
         """Every transition so far, oldest first."""
         return await (await self._client()).history(self.id)
 
-    async def cancel(self, reason: str | None = None, *, force: bool = False) -> Status:
-        """Stop the job; its status tells whether that is done (cancelled) or asked of its worker (running)."""
-        return (await (await self._client()).cancel(self.id, reason=reason, force=force)).status
+    async def cancel(self, reason: str | None = None, *, force: bool = False, cascade: bool = False) -> Status:
+        """Stop the job; its status tells whether that is done (cancelled) or asked of its worker (running).
+
+        With `force` it is not asked but taken from its worker, with `cascade` everything below it is stopped too.
+        """
+        client = await self._client()
+        return (await client.cancel(self.id, reason=reason, force=force, cascade=cascade)).status
+
+    async def redrive(self, origin: str = "start", *, key: str | None = None) -> JobHandle[R]:
+        """The job that does this ended one again: from the start, from its checkpoint, or after a named step."""
+        enqueued = await (await self._client()).redrive(self.id, origin=origin, key=key)
+        return JobHandle(enqueued.id, self._client, self._returns, replayed=enqueued.replayed)
 
     async def events(self, after: int = 0) -> list[EventRow]:
         """What the job has told so far, oldest first; only events numbered above `after`."""
@@ -94,6 +103,7 @@ class JobHandle(Generic[R]):
     refresh_sync = blocking(refresh)
     history_sync = blocking(history)
     cancel_sync = blocking(cancel)
+    redrive_sync = blocking(redrive)
     events_sync = blocking(events)
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:

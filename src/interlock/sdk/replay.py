@@ -67,7 +67,7 @@ def identity_of(function: Callable[..., Any]) -> str:
     return f"{module}.{name}" if module else name
 
 
-def question(prompt: str, details: str | None, schema: str | None) -> str:
-    """What exactly people are asked, as a short text that two runs can compare."""
-    parts = (part or "" for part in (prompt, details, schema))
+def question(payload: str | None, prompt: str, details: str | None, schema: str | None) -> str:
+    """What exactly people are asked, and of which call, as a short text that two runs can compare."""
+    parts = (part or "" for part in (payload, prompt, details, schema))
     return "question " + hashlib.sha256(b"".join(f"{len(p)}:{p}".encode(errors="replace") for p in parts)).hexdigest()

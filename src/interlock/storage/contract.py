@@ -27,6 +27,7 @@ from interlock.domain.webhook import (
     Subscription,
 )  # fmt: skip
 from interlock.storage.operation_contract import OperationStore
+from interlock.storage.presence_contract import PresenceStore
 from interlock.storage.token_contract import TokenStore
 
 
@@ -255,7 +256,7 @@ class Outbox(Protocol):
         ...
 
 
-class Store(GateStore, ArtifactStore, ProgressStore, TokenStore, OperationStore, Protocol):
+class Store(GateStore, ArtifactStore, ProgressStore, TokenStore, OperationStore, PresenceStore, Protocol):
     """One durable home for jobs."""
 
     @property

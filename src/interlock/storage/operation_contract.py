@@ -18,6 +18,10 @@ class OperationStore(Protocol):
         """Add a job for each ended one, with the progress it is to begin with; each order names another job."""
         ...
 
+    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        """Those jobs that have been redriven."""
+        ...
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

@@ -13,6 +13,7 @@ from interlock.worker.patience import Patience
 from interlock.worker.run import Ending, Run
 
 AT_ONCE: Final = 1000
+BLOCKED_SECONDS: Final = 1.0
 
 
 class Heart:
@@ -39,8 +40,12 @@ class Heart:
 
     async def beat(self) -> None:
         """Forever."""
+        clock = asyncio.get_running_loop().time
         while True:
+            due = clock() + self._every_seconds
             await asyncio.sleep(self._every_seconds)
+            if (late := clock() - due) > max(self._every_seconds, BLOCKED_SECONDS):
+                self._log.warning("the event loop was blocked; leases may be lost", seconds=round(late, 1))
             try:
                 await self._once()
                 self._patience.rest()

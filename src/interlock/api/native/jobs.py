@@ -34,7 +34,7 @@ class JobQuery(Page, frozen=True, kw_only=True):
     type: str | None = None
     agent: str | None = None
     worker: str | None = None
-    stale_seconds: Annotated[float, Meta(ge=0)] | None = None
+    stale_seconds: Annotated[float, Meta(ge=0, le=wire.LONGEST_DELAY_SECONDS)] | None = None
     parent: str | None = None
     tag: tuple[str, ...] = ()
     created_after: datetime | None = None

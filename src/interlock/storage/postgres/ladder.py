@@ -13,7 +13,7 @@ from interlock.storage.postgres.connection import Conn
 
 PACKAGE: Final = "interlock.storage.postgres"
 LOCK: Final = 7_166_011_201  # any number, the same in every version
-VERBS: Final = ("lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats", "read", "tokens", "progress", "artifacts", "operations", "webhooks")
+VERBS: Final = ("lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats", "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why")
 
 _LADDER: Final = """
 create schema if not exists interlock;

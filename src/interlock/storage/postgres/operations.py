@@ -42,6 +42,9 @@ class OperationVerbs(ABC):
         self._stir()
         return answers
 
+    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        return {row[0] for row in await self._fetch(call("redriven", 2), tenant, list(job_ids))}
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:
@@ -66,9 +69,7 @@ class OperationVerbs(ABC):
         return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
 
 
-async def _redrive(
-    connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms
-) -> list[Enqueued | Refused]:
+async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms) -> list[Enqueued | Refused]:
     """Hold the ended jobs, add the new ones, give them what they begin with: one transaction."""
     try:
         async with connection.transaction():
@@ -117,4 +118,6 @@ async def _redrive_within(
 
 def _past(row: Any) -> Past:
     values = {field: row[field] for field in Past._fields}
-    return Past(**values | {"status": Status(row["status"]), "tags": tuple(row["tags"]), "requires": tuple(row["requires"])})
+    return Past(
+        **values | {"status": Status(row["status"]), "tags": tuple(row["tags"]), "requires": tuple(row["requires"])}
+    )

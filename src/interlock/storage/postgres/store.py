@@ -26,6 +26,7 @@ from interlock.storage.postgres.progress import ProgressVerbs
 from interlock.storage.postgres.registry import RegistryVerbs
 from interlock.storage.postgres.tokens import TokenVerbs
 from interlock.storage.postgres.webhooks import PostgresOutbox
+from interlock.storage.postgres.why import WhyVerbs
 from interlock.storage.signal import Signal
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 PAGE: Final = 2_000
 
 
-class PostgresStore(ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, RegistryVerbs, TokenVerbs):
+class PostgresStore(ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, RegistryVerbs, TokenVerbs, WhyVerbs):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
     def __init__(self, dsn: str, link: Link, clock: Callable[[], int] | None) -> None:

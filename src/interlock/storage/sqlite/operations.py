@@ -49,6 +49,10 @@ class OperationVerbs(ABC):
         self._stir()
         return answers
 
+    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        facts = {"tenant": tenant, "ids": json.dumps(job_ids)}
+        return await self._read(lambda c: {id for (id,) in c.rows(_SQL["redriven"], facts)})
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

@@ -11,6 +11,10 @@ WHERE j.tenant = :tenant AND j.id = :id;
 SELECT b.id, b.seq FROM job_body b INDEXED BY job_redrive
 WHERE b.tenant = :tenant AND b.redrive_of = :id AND b.redrive_of IS NOT NULL ORDER BY b.seq DESC LIMIT 1;
 
+-- name: redriven
+SELECT i.value FROM json_each(:ids) i WHERE EXISTS (SELECT 1 FROM job_body b INDEXED BY job_redrive
+  WHERE b.tenant = :tenant AND b.redrive_of = i.value AND b.redrive_of IS NOT NULL);
+
 -- name: copy_checkpoint
 INSERT INTO job_checkpoint (tenant, job_id, seq, data, sanitized, at)
 SELECT tenant, :target, seq, data, sanitized, at FROM job_checkpoint WHERE tenant = :tenant AND job_id = :source;

@@ -1,20 +1,6 @@
 -- name: jobs
 SELECT {job} FROM json_each(:ids) i CROSS JOIN job_view v ON v.tenant = :tenant AND v.id = i.value;
 
--- name: find
-SELECT {list} FROM job_view v
-WHERE v.tenant = :tenant AND v.seq < :before_seq
-  AND (:statuses IS NULL OR v.status IN (SELECT value FROM json_each(:statuses)))
-  AND (:type IS NULL OR v.type = :type)
-  AND (:worker IS NULL OR v.worker = :worker)
-  AND (:agent_kind IS NULL OR (v.agent_kind = :agent_kind AND v.agent_id = :agent_id))
-  AND (:stale_before IS NULL OR (v.status = 'running' AND coalesce(v.heartbeat_at, v.run_started_at) <= :stale_before))
-  AND (:parent_id IS NULL OR v.parent_id = :parent_id)
-  AND (:created_after IS NULL OR v.created_at >= :created_after)
-  AND (:created_before IS NULL OR v.created_at < :created_before)
-  AND NOT EXISTS (SELECT 1 FROM json_each(:tags) t WHERE t.value NOT IN (SELECT value FROM json_each(v.tags)))
-ORDER BY v.seq DESC LIMIT :limit;
-
 -- name: history
 SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
 FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq

@@ -20,7 +20,7 @@ from interlock.storage import chains
 from interlock.storage.contract import NO_TERMS, Due, Terms, Verdict
 from interlock.storage.migrate import migrations, pending
 from interlock.storage.signal import Signal
-from interlock.storage.sqlite import change, claim, enqueue, history
+from interlock.storage.sqlite import change, claim, enqueue, find, history
 from interlock.storage.sqlite.artifacts import ArtifactVerbs
 from interlock.storage.sqlite.beats import checkpoint, heartbeat
 from interlock.storage.sqlite.connection import MEMORY, Connection, explain, prepare_file, wall_clock
@@ -31,6 +31,7 @@ from interlock.storage.sqlite.registry import RegistryVerbs
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.sqlite.tokens import TokenVerbs
 from interlock.storage.sqlite.webhooks import SQLiteOutbox
+from interlock.storage.sqlite.why import WhyVerbs
 from interlock.storage.sqlite.writer import Writer
 from interlock.storage.statements import load
 
@@ -43,7 +44,7 @@ STOP_LOOKING_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 
-class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, TokenVerbs):
+class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, TokenVerbs, WhyVerbs):
     """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
 
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
@@ -117,17 +118,7 @@ class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, OperationVerbs, Progr
         return await self.read_settled(tenant, read)
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
-        stale = None if filter.stale_seconds is None else self._clock() - round(filter.stale_seconds * SECOND)
-        facts = filter._asdict() | {
-            "tenant": tenant,
-            "agent_kind": filter.agent and filter.agent[0],
-            "agent_id": filter.agent and filter.agent[1],
-            "stale_before": stale,
-            "statuses": json.dumps(filter.statuses) if filter.statuses else None,
-            "tags": json.dumps(filter.tags),
-            "before_seq": filter.before_seq if filter.before_seq is not None else 1 << 62,
-        }
-        return await self.read_settled(tenant, lambda c: [claim.to_job(row) for row in c.rows(_READ["find"], facts)])
+        return await self.read_settled(tenant, lambda c: find.find(c, tenant, filter))
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._read(lambda c: history.of_job(c, tenant, job_id))

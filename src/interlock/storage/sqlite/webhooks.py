@@ -28,6 +28,7 @@ from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "webhooks.sql")
 _TAGS: Final = Dispatch._fields.index("tags")
+_AFTER_ALL: Final = "g"  # above every id
 T = TypeVar("T")
 
 
@@ -199,7 +200,11 @@ def _unsubscribe(connection: Connection, tenant: str, id: str) -> bool:
 
 def _deliveries(connection: Connection, tenant: str, **facts: Any) -> list[Delivery]:
     nothing = {"channel": None, "job_id": None, "id": None, "status": None, "before": None, "limit": 1}
-    rows = connection.rows(_SQL["deliveries"], nothing | {"tenant": tenant} | facts)
+    facts = nothing | {"tenant": tenant} | facts
+    facts["before"] = facts["before"] or _AFTER_ALL
+    # A statement for each way of asking, as a condition that may be absent keeps SQLite from using an index.
+    which = " AND ".join(f"{name} = :{name}" for name in ("id", "channel", "job_id") if facts[name] is not None)
+    rows = connection.rows(_SQL["deliveries"].replace("{which}", which or "1"), facts)
     return [Delivery._make((*row[:4], DeliveryStatus(row[4]), *row[5:])) for row in rows]
 
 

@@ -1,7 +1,7 @@
 -- name: anyone_to_tell
 -- Whether a tenant has subscriptions, and whether any of its jobs has a webhook of its own.
 SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND ended_at IS NULL),
-  EXISTS (SELECT 1 FROM job_body WHERE tenant = :tenant AND webhook IS NOT NULL);
+  EXISTS (SELECT 1 FROM job_body INDEXED BY job_webhook WHERE tenant = :tenant AND webhook IS NOT NULL);
 
 -- name: tell
 INSERT INTO move_to_tell VALUES (?, ?, ?, ?);
@@ -58,10 +58,10 @@ INSERT INTO webhook_secret (tenant, secret) VALUES (:tenant, :secret) ON CONFLIC
 SELECT secret, CASE WHEN previous_until > :now THEN previous_secret END FROM webhook_secret WHERE tenant = :tenant;
 
 -- name: deliveries
+-- {which} is one of: all, those of a channel, those of a job, one.
 SELECT id, event, job_id, subscription_id, status, attempts, at, next_try_at, last_tried_at, last_status_code, last_error, settled_at,
   coalesce(folded, 0)
-FROM outbox WHERE tenant = :tenant AND (:channel IS NULL OR channel = :channel) AND (:job_id IS NULL OR job_id = :job_id)
-  AND (:id IS NULL OR id = :id) AND (:status IS NULL OR status = :status) AND (:before IS NULL OR id < :before)
+FROM outbox WHERE tenant = :tenant AND {which} AND (:status IS NULL OR status = :status) AND id < :before
 ORDER BY id DESC LIMIT :limit;
 
 -- name: redeliver
@@ -69,16 +69,26 @@ UPDATE outbox SET status = 'pending', attempts = 0, grabs = grabs + 1, next_try_
 WHERE tenant = :tenant AND id = :id RETURNING id;
 
 -- name: due_channels
--- Channels with something due: every tenant's longest waiting one first, then everybody's second, and so on.
-WITH RECURSIVE c (tenant, channel) AS (
-  SELECT * FROM (SELECT tenant, channel FROM outbox WHERE next_try_at IS NOT NULL ORDER BY tenant, channel LIMIT 1)
+-- Channels with something due: every tenant's longest waiting one first, then everybody's second, and so on. It skips from
+-- tenant to tenant and from channel to channel, however much is in each.
+WITH RECURSIVE t (tenant) AS (
+  SELECT min(tenant) FROM outbox INDEXED BY outbox_due WHERE next_try_at IS NOT NULL
   UNION ALL
-  SELECT o.tenant, o.channel FROM c JOIN outbox o ON (o.tenant, o.id) = (
-    SELECT n.tenant, n.id FROM outbox n INDEXED BY outbox_due
-    WHERE n.next_try_at IS NOT NULL AND (n.tenant, n.channel) > (c.tenant, c.channel) ORDER BY n.tenant, n.channel LIMIT 1)
-), due AS (
-  SELECT tenant, channel, (SELECT min(next_try_at) FROM outbox o INDEXED BY outbox_due
-    WHERE o.tenant = c.tenant AND o.channel = c.channel AND o.next_try_at IS NOT NULL) AS since FROM c
+  SELECT (SELECT o.tenant FROM outbox o INDEXED BY outbox_due WHERE o.tenant > t.tenant AND o.next_try_at IS NOT NULL
+    ORDER BY o.tenant LIMIT 1)
+  FROM t WHERE tenant IS NOT NULL
+), c (tenant, channel) AS (
+  SELECT tenant, (SELECT o.channel FROM outbox o INDEXED BY outbox_due WHERE o.tenant = t.tenant AND o.next_try_at IS NOT NULL
+    ORDER BY o.channel LIMIT 1)
+  FROM t WHERE tenant IS NOT NULL
+  UNION ALL
+  SELECT tenant, (SELECT o.channel FROM outbox o INDEXED BY outbox_due
+    WHERE o.tenant = c.tenant AND o.channel > c.channel AND o.next_try_at IS NOT NULL ORDER BY o.channel LIMIT 1)
+  FROM c WHERE channel IS NOT NULL
+), due AS MATERIALIZED (
+  SELECT tenant, channel, (SELECT o.next_try_at FROM outbox o INDEXED BY outbox_due
+    WHERE o.tenant = c.tenant AND o.channel = c.channel AND o.next_try_at IS NOT NULL ORDER BY o.next_try_at LIMIT 1) AS since
+  FROM c WHERE channel IS NOT NULL
 )
 SELECT tenant, channel FROM (
   SELECT tenant, channel, since, row_number() OVER (PARTITION BY tenant ORDER BY since) AS place FROM due WHERE since <= :now)

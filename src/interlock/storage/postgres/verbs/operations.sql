@@ -19,6 +19,14 @@ begin
     order by k.seq desc limit 1) again on true;
 end $$;
 
+-- Those of the jobs that have been redriven.
+create or replace function interlock.redriven(p_tenant text, p_ids uuid[]) returns setof uuid language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select u.id from unnest(p_ids) as u(id)
+    where exists (select from interlock.job k where k.tenant = p_tenant and k.redrive_of = u.id);
+end $$;
+
 -- Gives a new job what another has saved: its steps up to the last one of a name, or all of them and its checkpoint. A job that has
 -- steps was given them by the same call before its connection broke.
 create or replace function interlock.copy_progress(p_tenant text, p_source uuid, p_target uuid, p_through text) returns void language plpgsql as $$

@@ -8,35 +8,56 @@ begin
   return query select v.* from interlock.job_view v where v.tenant = p_tenant and v.id = any(p_ids);
 end $$;
 
--- Newest first. What a list leaves out is blanked here, so that it is not even read.
+-- Newest first, read from wherever the fewest rows have to be looked at; the statement has only those conditions that were asked
+-- for, so that an index can serve them. What a list leaves out is blanked here, so that it is not even read.
 create or replace function interlock.find_jobs(
   p_tenant text, p_statuses interlock.status[], p_type text, p_agent_kind text, p_agent_id text, p_worker text,
   p_stale_seconds double precision, p_parent_id uuid, p_tags text[],
   p_created_after timestamptz, p_created_before timestamptz, p_before_seq bigint, p_limit integer
 ) returns setof interlock.job_view language plpgsql as $$
+declare
+  found_in text := 'interlock.job_view v where v.tenant = $1';
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= interlock.clock()) then
     perform interlock.join_lines(p_tenant);
   end if;
-  return query
-  select v.tenant, v.id, v.seq, v.type, v.status, v.priority, null::text, v.headers, v.traceparent, v.tags, v.agent_kind, v.agent_id,
-    v.affinity_key, v.repository, v.requires, v.idempotency_key, v.webhook, v.parent_id, v.redrive_of, v.created_by, v.requested_by,
-    v.run_at, v.deadline, v.timeout_seconds, v.backoff, v.expiry_delay_seconds, v.attempt, v.max_attempts, v.worker, v.fence,
-    v.lease_expires_at, v.heartbeat_at, v.gate_id, v.awaiting, v.cancel_requested_at, v.cancel_reason, null::text, v.checkpoint_seq,
-    v.usage, null::text, v.result_summary, null::text, v.sanitized, v.version, v.releases, v.created_at, v.updated_at, v.started_at,
-    v.run_started_at, v.finished_at, v.blocked
-  from interlock.job_view v
-  where v.tenant = p_tenant and (p_before_seq is null or v.seq < p_before_seq)
-    and (p_statuses is null or v.status = any(p_statuses)) and (p_type is null or v.type = p_type)
-    and (p_agent_kind is null or (v.agent_kind = p_agent_kind and v.agent_id = p_agent_id))
-    and (p_worker is null or v.worker = p_worker)
-    and (p_stale_seconds is null or (v.status = 'running'
-      and coalesce(v.heartbeat_at, v.run_started_at) <= interlock.clock() - p_stale_seconds * interval '1 second'))
-    and (p_parent_id is null or v.parent_id = p_parent_id)
-    and v.tags @> p_tags and (p_created_after is null or v.created_at >= p_created_after)
-    and (p_created_before is null or v.created_at < p_created_before)
-  order by v.seq desc limit p_limit;
+  if p_worker is not null or p_stale_seconds is not null or (p_statuses <@ '{running}' and p_parent_id is null) then
+    found_in := '(select l.job_id from interlock.lease l where l.tenant = $1 and ($6 is null or l.worker = $6) offset 0) c
+      join interlock.job_view v on v.tenant = $1 and v.id = c.job_id where true';
+  elsif p_statuses <@ '{waiting_for_approval}' and p_parent_id is null then
+    found_in := '(select a.job_id from interlock.approval a where a.tenant = $1 and a.status = ''open'' offset 0) c
+      join interlock.job_view v on v.tenant = $1 and v.id = c.job_id where true';
+  elsif p_statuses <@ '{failed,dead_letter,cancelled}' and p_parent_id is null and p_agent_kind is null then
+    found_in := 'interlock.setback c join interlock.job_view v on v.tenant = $1 and v.seq = c.seq
+      where c.tenant = $1 and c.status = any($2)' || case when p_before_seq is null then '' else ' and c.seq < $12' end;
+  elsif p_statuses <@ '{queued,retry}' and p_parent_id is null and p_agent_kind is null
+      and (select count(*) from (select from interlock.ready q where q.tenant = p_tenant limit 1001) few) <= 1000 then
+    found_in := '(select q.job_id from interlock.ready q where q.tenant = $1
+        union select a.job_id from interlock.job_await a where a.tenant = $1 offset 0) c
+      join interlock.job_view v on v.tenant = $1 and v.id = c.job_id where true';
+  end if;
+  return query execute
+    'select v.tenant, v.id, v.seq, v.type, v.status, v.priority, null::text, v.headers, v.traceparent, v.tags, v.agent_kind, v.agent_id,
+      v.affinity_key, v.repository, v.requires, v.idempotency_key, v.webhook, v.parent_id, v.redrive_of, v.created_by, v.requested_by,
+      v.run_at, v.deadline, v.timeout_seconds, v.backoff, v.expiry_delay_seconds, v.attempt, v.max_attempts, v.worker, v.fence,
+      v.lease_expires_at, v.heartbeat_at, v.gate_id, v.awaiting, v.cancel_requested_at, v.cancel_reason, null::text, v.checkpoint_seq,
+      v.usage, null::text, v.result_summary, null::text, v.sanitized, v.version, v.releases, v.created_at, v.updated_at, v.started_at,
+      v.run_started_at, v.finished_at, v.blocked from ' || found_in
+    || case when p_before_seq is null then '' else ' and v.seq < $12' end
+    || case when p_statuses is null then '' else ' and v.status = any($2)' end
+    || case when p_type is null then '' else ' and v.type = $3' end
+    || case when p_agent_kind is null then '' else ' and v.agent_kind = $4 and v.agent_id = $5' end
+    || case when p_worker is null then '' else ' and v.worker = $6' end
+    || case when p_stale_seconds is null then '' else ' and v.status = ''running''
+         and coalesce(v.heartbeat_at, v.run_started_at) <= interlock.clock() - $7 * interval ''1 second''' end
+    || case when p_parent_id is null then '' else ' and v.parent_id = $8' end
+    || case when cardinality(p_tags) = 0 then '' else ' and v.tags @> $9' end
+    || case when p_created_after is null then '' else ' and v.created_at >= $10' end
+    || case when p_created_before is null then '' else ' and v.created_at < $11' end
+    || ' order by v.seq desc limit $13'
+    using p_tenant, p_statuses, p_type, p_agent_kind, p_agent_id, p_worker, p_stale_seconds, p_parent_id, p_tags, p_created_after,
+      p_created_before, p_before_seq, p_limit;
 end $$;
 
 create or replace function interlock.history(p_tenant text, p_job_id uuid) returns setof interlock.job_history language plpgsql as $$

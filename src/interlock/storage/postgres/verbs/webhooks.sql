@@ -77,7 +77,7 @@ create or replace function interlock.deliveries(
   p_tenant text, p_id uuid, p_subscription_id uuid, p_job_id uuid, p_status text, p_before uuid, p_limit integer
 ) returns table (id uuid, event text, job_id uuid, subscription_id uuid, status text, attempts integer, at timestamptz,
   next_try_at timestamptz, last_tried_at timestamptz, last_status_code integer, last_error text, settled_at timestamptz, folded integer)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_custom_plan as $$
 declare
   its_channel text;
 begin

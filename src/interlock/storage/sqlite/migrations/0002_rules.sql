@@ -92,7 +92,7 @@ END;
 
 CREATE TRIGGER deleted_jobs_are_counted AFTER DELETE ON job
 BEGIN
-  INSERT INTO tally VALUES (OLD.tenant, OLD.base, interlock_clock() / 60000000 * 60000000, OLD.status, '', 1)
+  INSERT INTO tally VALUES (OLD.tenant, OLD.base, 0, OLD.status, '', 1)
   ON CONFLICT DO UPDATE SET count = count + 1;
 END;
 

@@ -1,0 +1,274 @@
+"""Operators: do jobs again, stop whole trees of them, act on many at once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from interlock import wire
+from interlock.domain import text
+from interlock.domain.decide import Cancel, receipt_of
+from interlock.domain.job import MAX_ATTEMPTS, Enqueued, Filter, Job, Receipt, Refused
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.operations import START, Action, Child, Overrides, Redrive
+from interlock.domain.principal import Principal
+from interlock.domain.registry import JobType
+from interlock.engine import schemas
+from interlock.engine.answers import answered
+from interlock.errors import AlreadyFinished, Error, Invalid, NotEnded, NotFound, UnknownType
+from interlock.storage.contract import RegistryChanged, Store
+from interlock.wire import LONGEST_DELAY_SECONDS, Limits
+
+MOST_AT_ONCE: Final = 1000
+FAMILY_AT_ONCE: Final = 500
+TRIES: Final = 20
+LIVE: Final = tuple(status for status in Status if status not in TERMINAL)
+ENDED: Final = tuple(status for status in Status if status in TERMINAL)
+
+
+class Cascade(NamedTuple):
+    """What a cancel did to a job, and how many under it were cancelled or asked to stop."""
+
+    receipt: Receipt
+    descendants: int
+
+
+class Bulk(NamedTuple):
+    """What became of many jobs: how many fitted, how many were done, and whether there are more like them.
+
+    `before_seq` is where a filter goes on; `refused` names those that were not done, and why.
+    """
+
+    matched: int
+    done: int
+    more: bool
+    before_seq: int | None = None
+    refused: tuple[tuple[str, Error], ...] = ()
+
+
+class Operations:
+    """What operators do to jobs beyond a single move."""
+
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits,
+        *,
+        strict_types: bool = False,
+        implicit_agents: bool = True,
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._strict_types = strict_types
+        self._implicit_agents = implicit_agents
+
+    async def redrive(
+        self,
+        who: Principal,
+        job_id: str,
+        *,
+        origin: str = START,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        delay_seconds: float | None = None,
+        max_attempts: int | None = None,
+        tags: Sequence[str] | None = None,
+        payload: bytes | None = None,
+        key: str | None = None,
+    ) -> Enqueued:
+        """Do an ended job again by a new one: from the start, from its checkpoint, or after a step; due now.
+
+        None leaves a field as it was. The same key with the same wishes answers the job that is there.
+        """
+        who.need("operate")
+        if run_at is not None and delay_seconds is not None:
+            raise Invalid("give run_at or delay_seconds, not both", pointer="/overrides/delay_seconds")
+        try:
+            overrides = Overrides(
+                None if priority is None else wire.whole(priority, "priority", -1000, 1000),
+                wire.instant(run_at, "run_at"),
+                wire.seconds(delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
+                None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
+                None if tags is None else wire.names(tags, "tags"),
+                None if payload is None else text.check(payload, what="payload", limit=self._limits.payload),
+            )
+        except Invalid as error:
+            raise error.within("/overrides") from None
+        order = Redrive(wire.job_id(job_id), wire.new_id(), who.actor, wire.name(origin, "from"), overrides)
+        if key is not None:
+            order = order._replace(key=wire.name(key, "idempotency_key"), body_sha256=_digest(order))
+        (answer,) = await self._redrive(who.tenant, [order])
+        return answered(answer)
+
+    async def cancel_tree(
+        self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False
+    ) -> Cascade:
+        """Stop a job and every job under it, however deep; called again it goes on where it was cut short.
+
+        A job takes no more children once it is cancelled or asked to stop, so each level is closed before it is read.
+        """
+        id, remark = wire.job_id(job_id), wire.remark(reason, "reason")
+        (answer,) = await self._store.carry_out(who.tenant, [Cancel(id, who.actor, remark, force)])
+        if isinstance(answer, Refused) and not isinstance(answer.error, AlreadyFinished):
+            raise answer.error
+        stopped = 0
+        async for family in self._descendants(who.tenant, id):
+            orders = [
+                Cancel(child.id, who.actor, remark, force)
+                for child in family
+                if child.live and (force or not child.asked_to_stop)
+            ]
+            told = await self._store.carry_out(who.tenant, orders) if orders else []
+            stopped += sum(isinstance(one, Receipt) for one in told)
+        if isinstance(answer, Receipt):
+            return Cascade(answer, stopped)
+        if not stopped:
+            raise answer.error
+        return Cascade(receipt_of((await self._store.history(who.tenant, id))[-1]), stopped)
+
+    async def bulk(
+        self,
+        who: Principal,
+        action: Action,
+        *,
+        ids: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        dry_run: bool = False,
+        limit: int = MOST_AT_ONCE,
+        reason: str | None = None,
+        force: bool = False,
+    ) -> Bulk:
+        """Cancel or redrive the jobs named or found, newest first; what cannot be done stops no other.
+
+        What is so already is passed over: a job that was asked to stop, or was redriven before. So the same call may be
+        repeated, and goes on where it ended.
+        """
+        who.need("operate")
+        wire.whole(limit, "limit", 1, MOST_AT_ONCE)
+        remark = wire.remark(reason, "reason")
+        if (ids is None) == (filter is None):
+            raise Invalid("give ids or a filter, and not both", pointer="/ids")
+        found, refused, before_seq = (
+            await self._named(who.tenant, action, ids, limit)
+            if ids is not None
+            else await self._found(who.tenant, action, filter or Filter(), limit, force)
+        )
+        more = before_seq is not None
+        if dry_run or not found:
+            return Bulk(len(found), 0, more, before_seq, tuple(refused))
+        if action is Action.CANCEL:
+            answers: Sequence[Receipt | Enqueued | Refused] = await self._store.carry_out(
+                who.tenant, [Cancel(job.id, who.actor, remark, force) for job in found]
+            )
+        else:
+            answers = await self._redrive(
+                who.tenant, [Redrive(job.id, wire.new_id(), who.actor, once=True) for job in found]
+            )
+        for job, answer in zip(found, answers, strict=True):
+            if isinstance(answer, Refused):
+                refused.append((job.id, answer.error))
+        done = sum(not isinstance(answer, Refused) for answer in answers)
+        return Bulk(len(found), done, more, before_seq, tuple(refused))
+
+    async def _redrive(self, tenant: str, orders: Sequence[Redrive]) -> list[Enqueued | Refused]:
+        """Redrive against the registry as it is; only what is new about a job is checked anew."""
+        for _ in range(TRIES):
+            registry = await self._store.registry(tenant)
+            faults: dict[int, Refused] = {}
+            if self._strict_types or any(order.overrides.payload is not None for order in orders):
+                known = await self._store.get(tenant, [order.id for order in orders])
+                for i, (order, job) in enumerate(zip(orders, known, strict=True)):
+                    if job is not None and (fault := self._fault(order, job, registry.types.get(job.type))):
+                        faults[i] = Refused(fault)
+            good = [order for i, order in enumerate(orders) if i not in faults]
+            try:
+                answers = iter(
+                    await self._store.redrive(
+                        tenant, good, registry=registry.version, implicit_agents=self._implicit_agents
+                    )
+                )
+            except RegistryChanged:
+                continue
+            return [faults[i] if i in faults else next(answers) for i in range(len(orders))]
+        raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
+
+    def _fault(self, order: Redrive, job: Job, type: JobType | None) -> Error | None:
+        if type is None:
+            return UnknownType(job.type) if self._strict_types else None
+        if order.overrides.payload is None or type.schema is None:
+            return None
+        try:
+            schemas.check(type.schema, order.overrides.payload, what="payload")
+        except Invalid as error:
+            return error.within("/overrides")
+        return None
+
+    async def _descendants(self, tenant: str, job_id: str) -> AsyncIterator[list[Child]]:
+        """Every job under a job, a bounded number at a time; each is yielded before its own children are read."""
+        waiting: list[tuple[Sequence[str], tuple[str, int] | None]] = [((job_id,), None)]
+        while waiting:
+            parents, after = waiting.pop()
+            family = await self._store.children_after(tenant, parents, after, limit=FAMILY_AT_ONCE)
+            if not family:
+                continue
+            yield family
+            if len(family) == FAMILY_AT_ONCE:
+                waiting.append((parents, (family[-1].parent_id, family[-1].seq)))
+            waiting.append(([child.id for child in family], None))
+
+    async def _named(
+        self, tenant: str, action: Action, ids: Sequence[str], limit: int
+    ) -> tuple[list[Job], list[tuple[str, Error]], None]:
+        if len(ids) > limit:
+            raise Invalid(f"{len(ids)} ids were given, at most {limit} are taken", pointer="/ids")
+        refused: list[tuple[str, Error]] = []
+        known: dict[str, None] = {}
+        for id in ids:
+            try:
+                known[wire.job_id(id)] = None
+            except NotFound as error:
+                refused.append((id, error))
+        found: list[Job] = []
+        for id, job in zip(known, await self._store.get(tenant, list(known)), strict=True):
+            if job is None:
+                refused.append((id, NotFound(id)))
+            elif action is Action.CANCEL and job.status in TERMINAL and job.status is not Status.CANCELLED:
+                refused.append((id, AlreadyFinished(id, f"it has ended as {job.status}")))
+            elif action is Action.REDRIVE and job.status not in TERMINAL:
+                refused.append((id, NotEnded(id, job.status)))
+            else:
+                found.append(job)
+        return found, refused, None
+
+    async def _found(
+        self, tenant: str, action: Action, filter: Filter, limit: int, force: bool
+    ) -> tuple[list[Job], list[tuple[str, Error]], int | None]:
+        """Up to `limit` jobs that fit and for which there is something to do, and where to go on if there may be more."""
+        wanted = LIVE if action is Action.CANCEL else ENDED
+        statuses = tuple(status for status in filter.statuses or wanted if status in wanted)
+        found: list[Job] = []
+        page = filter._replace(statuses=statuses, limit=limit)
+        while statuses:
+            jobs = await self._store.find(tenant, page)
+            for job in await self._not_done(tenant, action, jobs, force):
+                if len(found) == limit:
+                    return found, [], found[-1].seq
+                found.append(job)
+            if len(jobs) < limit:
+                break
+            page = page._replace(before_seq=jobs[-1].seq)
+        return found, [], None
+
+    async def _not_done(self, tenant: str, action: Action, jobs: Sequence[Job], force: bool) -> list[Job]:
+        if action is Action.CANCEL:
+            return [job for job in jobs if force or job.cancel_requested_at is None]
+        again = await self._store.redriven(tenant, [job.id for job in jobs])
+        return [job for job in jobs if job.id not in again]
+
+
+def _digest(order: Redrive) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(("redrive", order.id, order.origin, order.overrides))).digest()

@@ -1,0 +1,115 @@
+"""Who is there to work: noticed whenever a worker asks, written down beside the claims, and shown to people.
+
+Liveness never depends on this. A note that is lost costs nothing but an explanation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Final
+
+from interlock import wire
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.presence import LATELY_SECONDS, Presence, Sighting, ask_to_dict, wanted
+from interlock.engine.reads import LONGEST_PAGE
+from interlock.engine.recent import Recent
+from interlock.storage.contract import Store
+
+log = logging.getLogger(__name__)
+
+NOTE_EVERY_SECONDS: Final = 10.0
+KEPT_SECONDS: Final = 86_400.0
+FORGET_EVERY_SECONDS: Final = 600.0
+FORGET_AT_ONCE: Final = 1000
+MOST_REMEMBERED: Final = 10_000
+MOST_ASKS: Final = 8
+LAST_NOTES_SECONDS: Final = 1.0
+
+
+class _Known:
+    """What this process knows of one worker: what it asked for and when, and when that was last written down."""
+
+    def __init__(self) -> None:
+        self.asks: dict[ClaimAsk, float] = {}
+        self.noted_at = -NOTE_EVERY_SECONDS
+
+    def sighting(self, worker: str, now: float) -> Sighting:
+        lately = [ask for ask, at in self.asks.items() if at > now - LATELY_SECONDS]
+        self.asks = {ask: self.asks[ask] for ask in lately[-MOST_ASKS:]}
+        return Sighting(worker, tuple(self.asks))
+
+
+class Workers:
+    """The workers that ask for jobs, as far as anybody has to know."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: Recent[tuple[str, str], _Known] = Recent(MOST_REMEMBERED)
+        self._due: dict[tuple[str, str], Sighting] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def note(self, tenant: str, ask: ClaimAsk) -> None:
+        """A worker asks; it is written down in the background, at most once in a while."""
+        if ask.types is not None and not ask.types:
+            return  # it wants nothing new
+        now, key = self._clock(), (tenant, ask.worker)
+        known = self._known.get(key, now) or _Known()
+        self._known.put(key, known, now + LATELY_SECONDS)
+        what = wanted(ask)
+        known.asks.pop(what, None)
+        known.asks[what] = now
+        if now - known.noted_at >= NOTE_EVERY_SECONDS:
+            known.noted_at = now
+            self._due[key] = known.sighting(ask.worker, now)
+            if self._writing is None:
+                self._writing = asyncio.create_task(self._write())
+
+    async def seen(self, tenant: str, *, after: str = "", limit: int = 50) -> list[Presence]:
+        """Workers by name: what they ask for, when they were seen, and what they run."""
+        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        return await self._store.workers(tenant, after=after, limit=limit)
+
+    async def forget(self) -> int:
+        """Forget who has not been here for a day and holds nothing."""
+        return await self._store.forget_workers(KEPT_SECONDS, FORGET_AT_ONCE)
+
+    async def stop(self) -> None:
+        """Give the notes that are under way a moment to reach the store."""
+        if (writing := self._writing) is not None:
+            await asyncio.wait([writing], timeout=LAST_NOTES_SECONDS)
+            writing.cancel()
+
+    async def _write(self) -> None:
+        try:
+            while self._due:
+                due, self._due = self._due, {}
+                by_tenant: dict[str, list[Sighting]] = defaultdict(list)
+                for (tenant, _), sighting in due.items():
+                    by_tenant[tenant].append(sighting)
+                for tenant, sightings in by_tenant.items():
+                    await self._keep(tenant, sightings)
+        finally:
+            self._writing = None
+
+    async def _keep(self, tenant: str, sightings: list[Sighting]) -> None:
+        try:
+            await self._store.note_workers(tenant, sightings)
+        except Exception as error:  # whoever claims meets the same fault, and says so
+            log.debug("%d workers of %s were not noted: %s", len(sightings), tenant, error)
+
+
+def worker_to_dict(seen: Presence) -> dict[str, Any]:
+    """A worker as the API and the command line show it."""
+    return {
+        "name": seen.name,
+        "asks": [ask_to_dict(ask) for ask in seen.asks],
+        "first_seen_at": None if seen.first_seen_at is None else wire.when(seen.first_seen_at),
+        "last_seen_at": None if seen.last_seen_at is None else wire.when(seen.last_seen_at),
+        "running": seen.running,
+        "jobs": list(seen.job_ids),
+    }

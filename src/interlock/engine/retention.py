@@ -1,0 +1,102 @@
+"""Cleanup: deleting jobs that ended long ago, when somebody asks or as the settings say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, NamedTuple
+
+from interlock import wire
+from interlock.domain import principal
+from interlock.domain.operations import Prune, PruneOrder
+from interlock.domain.principal import Principal
+from interlock.domain.retry import SECOND
+from interlock.errors import Error, Invalid
+from interlock.storage.contract import Store
+
+log = logging.getLogger(__name__)
+
+DAY: Final = 86_400 * SECOND
+LONGEST_DAYS: Final = 36_500
+STEP: Final = 500
+MOST_AT_ONCE: Final = 10_000
+RETAIN_EVERY_SECONDS: Final = 3600.0
+
+
+class Pruned(NamedTuple):
+    """How many jobs were deleted, and whether some that should be may be left; they come after `last_seq`."""
+
+    deleted: int
+    more: bool
+    last_seq: int
+
+
+class Retention:
+    """How long ended jobs are kept; without days of its own it deletes only when asked."""
+
+    def __init__(self, store: Store, days: float | None = None) -> None:
+        self._store = store
+        self._days = None if days is None else checked_days(days, "retention_days")
+        self._retaining: asyncio.Task[None] | None = None
+
+    async def prune(
+        self, who: Principal, days: float, *, limit: int = MOST_AT_ONCE, dry_run: bool = False, after_seq: int = 0
+    ) -> Pruned:
+        """Delete jobs that ended more than so many days ago with all they own, in steps, until about `limit` are gone.
+
+        A dry run only counts them.
+        """
+        who.need("admin")
+        wire.whole(limit, "limit", 1, 1_000_000)
+        cutoff = await self._store.now() - round(checked_days(days, "days") * DAY)
+        return await self._prune(who.tenant, who.actor, cutoff, limit, dry_run, after_seq)
+
+    async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
+        """What was deleted, newest first."""
+        return await self._store.prunes(tenant, limit=wire.whole(limit, "limit", 1, 200))
+
+    async def retain(self) -> int:
+        """Delete what has been kept long enough, for everybody; how many that were."""
+        if self._days is None:
+            return 0
+        cutoff = await self._store.now() - round(self._days * DAY)
+        deleted = 0
+        for tenant in await self._store.tenants():
+            deleted += (await self._prune(tenant, principal.system("retention"), cutoff)).deleted
+        return deleted
+
+    async def retain_aside(self) -> None:
+        """Retain without keeping the caller waiting: the first time there may be a lot to delete."""
+        if self._days is not None and (self._retaining is None or self._retaining.done()):
+            self._retaining = asyncio.create_task(self._retain())
+
+    async def stop(self) -> None:
+        if self._retaining is not None:
+            self._retaining.cancel()
+            await asyncio.gather(self._retaining, return_exceptions=True)
+            self._retaining = None
+
+    async def _retain(self) -> None:
+        try:
+            if deleted := await self.retain():
+                log.info("deleted %d jobs that ended more than %g days ago", deleted, self._days)
+        except Error as error:
+            log.warning("old jobs could not be deleted, it will be tried again: %s", error)
+
+    async def _prune(
+        self, tenant: str, actor: str, cutoff: int, limit: int | None = None, dry_run: bool = False, after_seq: int = 0
+    ) -> Pruned:
+        deleted = 0
+        while limit is None or deleted < limit:
+            order = PruneOrder(wire.new_id(), actor, cutoff, after_seq, STEP, dry_run)
+            done = await self._store.prune(tenant, order)
+            deleted, after_seq = deleted + done.deleted, done.last_seq
+            if done.at_end:
+                return Pruned(deleted, False, after_seq)
+        return Pruned(deleted, True, after_seq)
+
+
+def checked_days(value: float, field: str) -> float:
+    if not 0 <= value <= LONGEST_DAYS:
+        raise Invalid(f"{field} must be from 0 to {LONGEST_DAYS}", pointer=f"/{field}")
+    return value

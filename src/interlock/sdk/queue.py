@@ -1,0 +1,302 @@
+"""Just a queue: values in at one end, out at the other, with a lease in between that is kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Unpack
+from weakref import WeakKeyDictionary, WeakSet
+
+import msgspec
+
+from interlock.client.port import Client, Grant, JobRequest, error_body
+from interlock.domain.decide import Complete, Fail, Finish, Release
+from interlock.domain.job import Beat, Job, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.errors import Conflict, Error, Fatal, NotFound
+from interlock.sdk import values
+from interlock.sdk.blocking import background_loop, blocking, run
+from interlock.sdk.raises import in_seconds
+from interlock.sdk.tasks import Connected, Options, request_fields
+
+AT_ONCE: Final = 1000
+LONGEST_POLL_SECONDS: Final = 20.0
+LONGEST_BEAT_SECONDS: Final = 5.0
+
+
+class Item:
+    """A value in the hands of whoever popped it, until it is acknowledged, refused or put back.
+
+    Its lease is kept alive for as long as somebody has the item; one that is dropped comes back when it runs out.
+    """
+
+    def __init__(self, queue: Queue, job: Job, name: _Name) -> None:
+        self.id = job.id
+        self.payload: Any = values.decode(job.payload)
+        self.attempt = job.attempt
+        self.is_settled = False
+        self.is_lost = False  # the lease was lost: somebody else may have it
+        self.is_unwanted = False  # somebody asked for it to be cancelled
+        self.holder = (job.id, job.fence, job.worker or "")
+        self._queue = queue
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"Item({self.id!r}, {self.payload!r})"
+
+    async def ack(self, result: Any = None) -> None:
+        """It is dealt with; raises if the lease was lost meanwhile."""
+        await self._settle(Complete(*self.holder, None if result is None else values.encode(result)))
+
+    async def nack(
+        self, reason: str = "not dealt with", *, kind: str = "nack", after: float | timedelta | None = None
+    ) -> None:
+        """It could not be dealt with: it comes again, after a while, until its attempts are used up."""
+        error, mended = error_body(reason, kind=kind)
+        await self._settle(Fail(*self.holder, error, True, in_seconds(after), mended))
+
+    async def put_back(self, *, after: float | timedelta | None = None) -> None:
+        """Give it back untouched, for now or for later; spends no attempt."""
+        await self._settle(Release(*self.holder, delay_seconds=in_seconds(after), reason="put back"))
+
+    ack_sync = blocking(ack)
+    nack_sync = blocking(nack)
+    put_back_sync = blocking(put_back)
+
+    async def _settle(self, order: Finish) -> None:
+        (answer,) = await (await self._queue.client()).finishes([order])
+        if isinstance(answer, Refused):
+            self.is_lost = self.is_lost or not self.is_settled
+            raise answer.error
+        if not self.is_settled:
+            self.is_settled = True
+            self._queue._free(self._name)
+
+    def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
+        return background_loop()
+
+
+class Popped:
+    """One item for one block, in `with` or `async with`: acknowledged at its end, refused if it raises.
+
+    A block that is interrupted (cancelled, or by a signal) puts its item back.
+    """
+
+    def __init__(self, queue: Queue, wait: float | timedelta | None) -> None:
+        self._queue = queue
+        self._wait = wait
+        self._item: Item | None = None
+
+    async def __aenter__(self) -> Item | None:
+        self._item = await self._queue.pop(wait=self._wait)
+        return self._item
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        item, self._item = self._item, None
+        if item is None or item.is_settled:
+            return
+        if error is None:
+            await item.ack()
+            return
+        with contextlib.suppress(Error):  # what the block raised says more
+            if isinstance(error, Exception):
+                await item.nack(str(error) or type(error).__name__, kind=type(error).__name__)
+            else:
+                await item.put_back()
+
+    def __enter__(self) -> Item | None:
+        return run(background_loop(), self.__aenter__)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(background_loop(), lambda: self.__aexit__(kind, error, trace))
+
+
+class Queue:
+    """The jobs of one type, for those who want no more than a queue: at least once, best first, kept in history."""
+
+    def __init__(self, type: str, app: Connected, *, lease_seconds: float = 60.0, name: str | None = None) -> None:
+        self.type = type
+        self._app = app
+        # Without capabilities nothing is popped that asks for some, and nothing that is bound to an affinity key.
+        self._ask = ClaimAsk(
+            name or f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}",
+            types=frozenset({type}),
+            lease_seconds=lease_seconds,
+        )
+        self._beat_seconds = min(lease_seconds / 3, LONGEST_BEAT_SECONDS)
+        self._keepers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Keeper] = WeakKeyDictionary()
+        self._names = _names()
+        self._free_names: list[str] = []
+        self._unsure: list[ClaimAsk] = []  # claims whose answer was not heard
+
+    async def push(self, payload: Any, **options: Unpack[Options]) -> str:
+        """Add a value; the id of its job."""
+        (id,) = await self.push_many([payload], **options)
+        return id
+
+    async def push_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[str]:
+        """Add values; each thousand of them is added whole or not at all."""
+        client, fields = await self.client(), request_fields(options)
+        texts = [msgspec.Raw(values.encode(payload).encode()) for payload in payloads]
+        requests = [JobRequest(type=self.type, payload=text, **fields) for text in texts]
+        ids: list[str] = []
+        for start in range(0, len(requests), AT_ONCE):
+            ids += [one.id for one in await client.enqueue(requests[start : start + AT_ONCE])]
+        return ids
+
+    async def pop(self, *, wait: float | timedelta | None = 0.0) -> Item | None:
+        """The best value that is due, or None if there is none within that time; `wait=None` waits for ever."""
+        items = await self.pop_many(1, wait=wait)
+        return items[0] if items else None
+
+    async def pop_many(self, limit: int, *, wait: float | timedelta | None = 0.0) -> list[Item]:
+        """Up to so many values, at most a hundred, as soon as there is one."""
+        client = await self.client()
+        client.start_chores()
+        seconds = in_seconds(wait)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = LONGEST_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
+            items = await self._pop(client, limit, min(left, LONGEST_POLL_SECONDS))
+            if items or (deadline is not None and time.monotonic() >= deadline):
+                return items
+
+    def popped(self, *, wait: float | timedelta | None = 0.0) -> Popped:
+        """One value for one block: `async with queue.popped() as item`, in blocking code `with`."""
+        return Popped(self, wait)
+
+    async def size(self) -> int:
+        """How many values wait, whether due or not; those that were popped are not among them."""
+        try:
+            stats = await (await self.client()).queue(self.type)
+        except NotFound:
+            return 0
+        return stats.ready + stats.delayed + stats.blocked
+
+    push_sync = blocking(push)
+    push_many_sync = blocking(push_many)
+    pop_sync = blocking(pop)
+    pop_many_sync = blocking(pop_many)
+    size_sync = blocking(size)
+
+    async def client(self) -> Client:
+        """The client of the running event loop."""
+        return await self._app.client()
+
+    def _free(self, name: _Name) -> None:
+        """One item of a claim is settled; after the last the name of the claim is used again."""
+        name.left -= 1
+        if not name.left:
+            self._free_names.append(name.text)
+
+    async def _pop(self, client: Client, limit: int, wait_seconds: float) -> list[Item]:
+        while self._unsure:
+            await self._give_back(client, self._unsure.pop())
+        name = _Name(self._free_names.pop() if self._free_names else next(self._names))
+        ask = self._ask._replace(limit=limit, claim_id=name.text)
+        try:
+            grants = await client.claim(ask, wait_seconds=wait_seconds)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Error):  # then the next pop gives it back
+                await self._give_back(client, ask)
+            raise
+        except Error:
+            self._unsure.append(ask)
+            raise
+        name.left = len(grants)
+        if not grants:
+            self._free_names.append(name.text)
+        return [self._hold(client, grant, name) for grant in grants]
+
+    async def _give_back(self, client: Client, ask: ClaimAsk) -> None:
+        """What a claim was granted though nobody heard of it goes back; asked under its name for nothing, it tells."""
+        try:
+            grants = await client.claim(ask._replace(types=frozenset(), limit=1))
+            if grants:
+                await client.finishes([_release(grant) for grant in grants])
+        except BaseException:
+            self._unsure.append(ask)
+            raise
+        self._free_names.append(ask.claim_id or "")
+
+    def _hold(self, client: Client, grant: Grant, name: _Name) -> Item:
+        item = Item(self, grant.job, name)
+        loop = asyncio.get_running_loop()
+        keeper = self._keepers.get(loop)
+        if keeper is None or keeper.client is not client:
+            keeper = self._keepers[loop] = _Keeper(client, self._beat_seconds)
+        keeper.hold(item)
+        return item
+
+    def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
+        return background_loop()
+
+
+class _Name:
+    """The name of a claim; it is free again when everything granted under it is settled."""
+
+    __slots__ = ("left", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.left = 0
+
+
+class _Keeper:
+    """Signs of life for the items of one event loop, in one call, for as long as somebody has them."""
+
+    def __init__(self, client: Client, every_seconds: float) -> None:
+        self.client = client
+        self._every_seconds = every_seconds
+        self._held: WeakSet[Item] = WeakSet()
+        self._beating: asyncio.Task[None] | None = None
+
+    def hold(self, item: Item) -> None:
+        self._held.add(item)
+        if self._beating is None or self._beating.done():
+            self._beating = asyncio.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        while self._held:
+            await asyncio.sleep(self._every_seconds)
+            try:
+                await self._once()
+            except Fatal:
+                return
+            except Error:
+                continue  # whoever settles an item hears of it; until then the next beat may get through
+
+    async def _once(self) -> None:
+        """Nothing here outlives the call: between two beats only their owners hold the items."""
+        items = [item for item in self._held if not (item.is_settled or item.is_lost)]
+        self._held = WeakSet(items)
+        for start in range(0, len(items), AT_ONCE):
+            some = items[start : start + AT_ONCE]
+            answers = await self.client.heartbeats([Beat(*item.holder) for item in some])
+            for item, answer in zip(some, answers, strict=True):
+                if not isinstance(answer, Refused):
+                    item.is_unwanted = answer.cancel_requested
+                elif isinstance(answer.error, (Conflict, NotFound)) and not item.is_settled:
+                    item.is_lost = True
+
+
+def _release(grant: Grant) -> Release:
+    job = grant.job
+    return Release(job.id, job.fence, job.worker or "", reason="popped by nobody")
+
+
+def _names() -> Iterator[str]:
+    stem = secrets.token_hex(6)
+    return (f"{stem}-{n}" for n in itertools.count())

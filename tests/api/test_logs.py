@@ -1,0 +1,88 @@
+"""Logs: one JSON object a line, whatever somebody sends, and never a secret (S45)."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from interlock.api import logs
+from tests.api.rig import Api
+
+SECRET = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+def engine() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """Where the lines go while a test runs."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    logs.configure(stream)
+    yield stream
+    structlog.reset_defaults()
+    root.handlers, root.level = handlers, level
+    for name in ("httpx2", "httpcore2", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def lines(log: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+async def test_a_request_is_one_line_with_its_route_and_no_address(api: Api, log: io.StringIO) -> None:
+    job = await api.enqueue(payload={"secret": SECRET})
+    await api.get(f"/v1/jobs/{job['id']}?x={SECRET}", headers={"authorization": f"Bearer {SECRET}", "cookie": SECRET})
+    await api.get(f"/{SECRET}")
+    seen = [line for line in lines(log) if line["event"] == "request"]
+    assert [(line["method"], line["route"], line["status"]) for line in seen] == [
+        ("POST", "/v1/jobs", 201),
+        ("GET", "/v1/jobs/{job_id}", 422),
+        ("GET", "-", 404),
+    ]
+    assert seen[0]["tenant"] == api.tenant
+    assert seen[1]["code"] == "invalid"
+    assert SECRET not in log.getvalue()
+    assert job["id"] not in log.getvalue()
+
+
+async def test_a_trace_is_named(api: Api, log: io.StringIO) -> None:
+    await api.get("/healthz", headers={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "x-request-id": "r1"})
+    (line,) = [line for line in lines(log) if line["event"] == "request"]
+    assert (line["trace_id"], line["request_id"]) == ("a" * 32, "r1")
+
+
+def test_odd_text_stays_on_one_line_and_is_cut(log: io.StringIO) -> None:
+    for odd in ("a\r\nb", "\x1b[31m", '"} {"event": "fake', "x" * 1_000_000, "\u2028", "\ud800"):
+        structlog.get_logger().info("said", text=odd)
+        logging.getLogger("other").warning("%s", odd)
+    assert len(log.getvalue().split("\n")) == 13
+    assert {line["event"] for line in lines(log)} >= {"said"}
+    assert "fake" not in [line["event"] for line in lines(log)]
+    assert max(len(line) for line in log.getvalue().split("\n")) < 10_000
+
+
+async def test_a_defect_is_logged_with_its_request_and_told_nobody(
+    api: Api, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> int:
+        raise ZeroDivisionError(SECRET)
+
+    monkeypatch.setattr(api.engine.store, "now", broken, raising=False)
+    response = await api.get("/readyz", headers={"x-request-id": "r2"})
+    assert response.status_code == 500
+    assert response.json()["code"] == "internal"
+    assert SECRET not in response.text
+    (line,) = [line for line in lines(log) if line["event"] == "defect"]
+    assert line["request_id"] == "r2"
+    assert "ZeroDivisionError" in line["exception"]

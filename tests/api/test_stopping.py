@@ -1,0 +1,125 @@
+"""Stopping: whoever waits is answered, what is under way ends, nothing is lost (G25)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from interlock.assemble import open_engine
+from interlock.cli.serve import only_server_of
+from interlock.domain.principal import ROLES, Principal, user
+from interlock.errors import Invalid
+from interlock.wire import TokenRequest
+from tests.api.rig import Api, problem
+from tests.support.eventually import eventually
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, fresh_database
+
+
+async def test_long_polls_are_answered_when_the_service_stops(api: Api) -> None:
+    job = await api.enqueue(delay_seconds=600)
+    claim = asyncio.create_task(api.post("/v1/claims", {"wait_seconds": 60}))
+    result = asyncio.create_task(api.get(f"/v1/jobs/{job['id']}/result", params={"wait_seconds": 60}))
+    await eventually(lambda: _is(api.service.admission.waiting == 2))
+    api.server.should_exit = True
+    assert api.ok(await claim) == {"jobs": []}
+    assert api.ok(await result, 202)["status"] == "queued"
+    assert (await claim).headers["connection"] == "close"
+
+
+async def test_a_stopping_service_is_not_ready_but_healthy(api: Api) -> None:
+    api.service.stop()
+    problem(await api.get("/readyz"), 503, "stopping")
+    assert (await api.get("/healthz")).status_code == 200
+
+
+@contextmanager
+def process(
+    *arguments: str, cwd: Path, environment: dict[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`interlock serve` as a process, and where it listens."""
+    command = [sys.executable, "-m", "interlock", "serve", "--port", "0", *arguments]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
+    running = subprocess.Popen(
+        command, cwd=cwd, env=inherited | (environment or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert running.stdout is not None
+        line = running.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + (running.stderr.read() if running.stderr and running.poll() is not None else "")
+        yield running, found[0]
+    finally:
+        if running.poll() is None:
+            running.kill()
+        running.communicate()
+
+
+async def test_sigterm_ends_the_server_in_good_order(engine: str, tmp_path: Path, postgres: Postgres) -> None:
+    async with fresh_database(postgres) as name:
+        url = f"sqlite:///{tmp_path}/x.db" if engine == "sqlite" else postgres.dsn(name, user=APP_LOGIN)
+        with process("--database", url, cwd=tmp_path) as (running, address):
+            async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=30) as http:
+                made = await http.post("/v1/jobs", json={"type": "a"})
+                assert made.status_code == 201
+                waiting = asyncio.create_task(http.post("/v1/claims", json={"types": ["none"], "wait_seconds": 60}))
+                while "interlock_http_requests_waiting 1.0" not in (await http.get("/metrics")).text:
+                    pass
+                running.send_signal(signal.SIGTERM)
+                assert (await waiting).json() == {"jobs": []}
+            _, log = await asyncio.to_thread(running.communicate, timeout=30)
+            assert running.returncode == 0, log
+            lines = [json.loads(line) for line in log.splitlines()]
+            requests = [line for line in lines if line["event"] == "request"]
+            assert {"/v1/jobs", "/v1/claims"} <= {line["route"] for line in requests}
+            assert url.rpartition("@")[2] not in log
+
+
+def test_serve_refuses_a_foreign_address_without_auth(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "interlock", "serve", "--host", "0.0.0.0", "--port", "0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 4
+    assert "--auth tokens" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_serve_with_tokens_asks_for_one(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/x.db"
+    async with open_engine(database) as engine:
+        admin = Principal("t", user("test"), ROLES)
+        token = (await engine.tokens.create(admin, TokenRequest(roles=["admin"]))).text
+    with process("--database", database, "--auth", "tokens", cwd=tmp_path) as (running, address):
+        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=30) as http:
+            problem(await http.get("/v1/me"), 401, "unauthenticated")
+            me = (await http.get("/v1/me", headers={"authorization": f"Bearer {token}"})).json()
+            assert (me["tenant"], me["roles"]) == ("t", ["admin"])
+        running.send_signal(signal.SIGINT)
+        _, log = await asyncio.to_thread(running.communicate, timeout=30)
+        assert running.returncode == 0
+        assert token not in log
+
+
+def test_one_file_has_one_server(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/x.db"
+    with only_server_of(database):
+        with pytest.raises(Invalid, match="another process"), only_server_of(database):
+            pass
+        with only_server_of(f"sqlite:///{tmp_path}/y.db"):
+            pass
+    with only_server_of(database):
+        pass
+
+
+async def _is(fact: bool) -> bool:
+    return fact

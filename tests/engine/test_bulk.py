@@ -1,0 +1,242 @@
+"""What operators are told when they act on many jobs, on both engines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.domain.decide import Complete
+from interlock.domain.job import Filter, Job
+from interlock.domain.lifecycle import Status
+from interlock.domain.operations import CHECKPOINT, Action
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.engine.operations import Bulk
+from interlock.errors import (
+    AlreadyFinished,
+    Forbidden,
+    IdempotencyKeyReuse,
+    Invalid,
+    Malformed,
+    NotEnded,
+    NotFound,
+    UnknownType,
+)
+from interlock.storage.contract import Store
+from interlock.storage.merged import merged
+from interlock.wire import job_request
+from tests.support.eventually import eventually
+from tests.support.stores import ManualClock
+
+NEVER = "0193a1b2-ffff-7fff-8fff-ffffffffffff"
+DAY = 86_400
+
+
+@pytest.fixture
+def engine_(interlock_engine: Engine) -> Engine:
+    return interlock_engine
+
+
+async def add(engine: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
+    request = job_request({"type": "t", **fields})
+    return [(await engine.jobs.enqueue(who, request)).id for _ in range(count)]
+
+
+async def ended(engine: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
+    ids = await add(engine, who, count, **fields)
+    for id in ids:
+        await engine.jobs.cancel(who, id)
+    return ids
+
+
+async def running(store: Store, engine: Engine, who: Principal, **fields: Any) -> Job:
+    await add(engine, who, **fields)
+    (job,) = await store.claim(who.tenant, ClaimAsk("w", types=frozenset({fields.get("type", "t")})))
+    return job
+
+
+async def jobs(engine: Engine, who: Principal, **fields: Any) -> list[Job]:
+    return await engine.reads.jobs(who.tenant, Filter(limit=200, **fields))
+
+
+async def test_a_dry_run_tells_how_many_and_does_nothing(engine_: Engine, who: Principal) -> None:
+    await add(engine_, who, 3)
+    told = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(type="t"), dry_run=True)
+    assert told == Bulk(3, 0, False)
+    assert {job.status for job in await jobs(engine_, who)} == {Status.QUEUED}
+
+
+async def test_what_a_filter_finds_is_cancelled_newest_first_and_goes_on_from_there(
+    engine_: Engine, who: Principal
+) -> None:
+    ids = await add(engine_, who, 5)
+    (other,) = await add(engine_, who, type="other")
+    first = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(type="t"), limit=2, reason="enough")
+    assert (first.matched, first.done, first.more) == (2, 2, True)
+    left = await jobs(engine_, who, statuses=(Status.QUEUED,))
+    assert [job.id for job in left] == [other, *ids[2::-1]]
+    again = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(type="t"), limit=3)
+    assert (again.matched, again.done, again.more) == (3, 3, False)
+    assert (await engine_.reads.job(who.tenant, ids[-1])).cancel_reason == "enough"
+
+
+async def test_a_job_that_was_asked_to_stop_is_passed_over_unless_forced(
+    store: Store, engine_: Engine, who: Principal
+) -> None:
+    job = await running(store, engine_, who)
+    for matched in (1, 0):
+        told = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter())
+        assert (told.matched, told.done) == (matched, matched)
+    told = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(), force=True)
+    assert (told.matched, told.done) == (1, 1)
+    assert (await engine_.reads.job(who.tenant, job.id)).status is Status.CANCELLED
+
+
+async def test_a_bulk_redrive_again_redrives_nothing_twice(engine_: Engine, who: Principal) -> None:
+    """G12."""
+    ids = await ended(engine_, who, 5)
+    await add(engine_, who, type="live")
+    filter = Filter(statuses=(Status.CANCELLED,))
+    first = await engine_.operations.bulk(who, Action.REDRIVE, filter=filter, limit=3)
+    assert (first.matched, first.done, first.more) == (3, 3, True)
+    second = await engine_.operations.bulk(who, Action.REDRIVE, filter=filter, limit=3)
+    assert (second.matched, second.done, second.more) == (2, 2, False)
+    assert await engine_.operations.bulk(who, Action.REDRIVE, filter=filter) == Bulk(0, 0, False)
+    assert sorted(str(job.redrive_of) for job in await jobs(engine_, who, type="t") if job.redrive_of) == sorted(ids)
+
+
+async def test_where_a_list_ended_the_next_one_begins(engine_: Engine, who: Principal) -> None:
+    await add(engine_, who, 3)
+    first = await engine_.operations.bulk(who, Action.CANCEL, filter=Filter(), limit=2, dry_run=True)
+    rest = Filter(before_seq=first.before_seq)
+    assert await engine_.operations.bulk(who, Action.CANCEL, filter=rest, limit=2, dry_run=True) == Bulk(1, 0, False)
+
+
+async def test_what_cannot_be_done_stops_no_other_and_is_named(store: Store, engine_: Engine, who: Principal) -> None:
+    job = await running(store, engine_, who, type="done")
+    await store.carry_out(who.tenant, [Complete(job.id, job.fence, "w")])
+    (waiting,) = await add(engine_, who)
+    told = await engine_.operations.bulk(who, Action.CANCEL, ids=[NEVER, job.id, "nonsense", waiting, waiting])
+    assert (told.matched, told.done, told.more) == (1, 1, False)
+    assert {id: type(error) for id, error in told.refused} == {
+        NEVER: NotFound, job.id: AlreadyFinished, "nonsense": NotFound,
+    }  # fmt: skip
+    (live,) = await add(engine_, who)
+    told = await engine_.operations.bulk(who, Action.REDRIVE, ids=[live, waiting])
+    assert (told.matched, told.done, [(id, type(error)) for id, error in told.refused]) == (1, 1, [(live, NotEnded)])
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [{}, {"ids": [NEVER], "filter": Filter()}, {"filter": Filter(), "limit": 0}, {"filter": Filter(), "limit": 1001}],
+)
+async def test_a_bulk_call_names_jobs_or_a_filter_and_not_too_many(
+    engine_: Engine, who: Principal, wish: dict[str, Any]
+) -> None:
+    with pytest.raises(Invalid):
+        await engine_.operations.bulk(who, Action.CANCEL, **wish)
+    with pytest.raises(Invalid):
+        await engine_.operations.bulk(who, Action.CANCEL, ids=[NEVER] * 1001)
+
+
+async def test_only_operators_act_on_many_and_only_admins_delete(engine_: Engine, who: Principal) -> None:
+    producer = who._replace(roles=frozenset({"produce", "read"}))
+    (old,) = await ended(engine_, who)
+    with pytest.raises(Forbidden):
+        await engine_.operations.bulk(producer, Action.CANCEL, filter=Filter())
+    with pytest.raises(Forbidden):
+        await engine_.operations.redrive(producer, old)
+    with pytest.raises(Forbidden):
+        await engine_.retention.prune(who._replace(roles=frozenset({"operate"})), 1)
+
+
+async def test_a_redrive_is_checked_like_a_new_job(engine_: Engine, who: Principal) -> None:
+    schema = json.dumps({"type": "object", "required": ["topic"]})
+    (old,) = await ended(engine_, who)
+    await engine_.registry.set_type(who, "t", schema=schema)
+    redrive = engine_.operations.redrive
+    with pytest.raises(Invalid) as refused:
+        await redrive(who, old, payload=b'{"topc": 1}')
+    assert str(refused.value.pointer).startswith("/overrides/payload")
+    for wrong in ({"priority": 1001}, {"max_attempts": 0}, {"delay_seconds": -1.0}, {"tags": [""]}):
+        with pytest.raises(Invalid) as refused:
+            await redrive(who, old, **wrong)  # type: ignore[arg-type]
+        assert str(refused.value.pointer).startswith(f"/overrides/{next(iter(wrong))}")
+    with pytest.raises(Malformed):
+        await redrive(who, old, payload=b"{broken")
+    new = await redrive(who, old, payload=b'{"topic": 1}', priority=3, tags=["b", "a"])
+    job = await engine_.reads.job(who.tenant, new.id)
+    assert (job.payload, job.priority, list(job.tags), job.redrive_of) == ('{"topic": 1}', 3, ["a", "b"], old)
+    unchanged = await redrive(who, old)  # what was taken once is not checked against a newer schema
+    assert (await engine_.reads.job(who.tenant, unchanged.id)).payload == "{}"
+
+
+async def test_a_redrive_under_a_key_is_made_once(engine_: Engine, who: Principal) -> None:
+    (old,) = await ended(engine_, who)
+    first = await engine_.operations.redrive(who, old, key="k", priority=2)
+    again = await engine_.operations.redrive(who, old, key="k", priority=2)
+    assert (again.id, again.replayed, first.replayed) == (first.id, True, False)
+    with pytest.raises(IdempotencyKeyReuse):
+        await engine_.operations.redrive(who, old, key="k", priority=3)
+    with pytest.raises(Invalid):
+        await engine_.operations.redrive(who, old, origin=CHECKPOINT)
+
+
+async def test_where_types_are_strict_a_type_that_is_gone_is_not_redriven(store: Store, who: Principal) -> None:
+    strict = Engine(merged(store), strict_types=True)
+    await strict.registry.set_type(who, "t")
+    (old,) = await ended(strict, who)
+    await strict.registry.delete_type(who, "t")
+    with pytest.raises(UnknownType):
+        await strict.operations.redrive(who, old)
+
+
+async def test_a_prune_goes_on_until_enough_is_deleted_and_says_whether_more_is_left(
+    engine_: Engine, who: Principal, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.engine.retention.STEP", 2)
+    await ended(engine_, who, 5)
+    clock.advance(2 * DAY)
+    await add(engine_, who, 3)
+    assert (await engine_.retention.prune(who, 3)).deleted == 0
+    counted = await engine_.retention.prune(who, 1, dry_run=True)
+    assert (counted.deleted, counted.more) == (5, False)
+    first = await engine_.retention.prune(who, 1, limit=4)
+    assert (first.deleted, first.more) == (4, True)
+    rest = await engine_.retention.prune(who, 1, after_seq=first.last_seq)
+    assert (rest.deleted, rest.more) == (1, False)
+    assert sum(told.jobs for told in await engine_.retention.prunes(who.tenant)) == 5
+    assert (await engine_.reads.verify(who.tenant)).first_bad is None
+    for days in (-1.0, float("nan"), 1e9):
+        with pytest.raises(Invalid):
+            await engine_.retention.prune(who, days)
+
+
+async def test_nothing_is_deleted_unless_somebody_asked(engine_: Engine, who: Principal, clock: ManualClock) -> None:
+    (old,) = await ended(engine_, who)
+    clock.advance(9999 * DAY)
+    assert await engine_.retention.retain() == 0
+    assert (await engine_.reads.job(who.tenant, old)).status is Status.CANCELLED
+
+
+async def test_a_retention_deletes_for_every_tenant_in_the_background(
+    store: Store, who: Principal, clock: ManualClock
+) -> None:
+    keeper = Engine(merged(store), retention_days=1.5)
+    tenants = [who, who._replace(tenant="other")]
+    for tenant in tenants:
+        await ended(keeper, tenant, 2)
+    clock.advance(1.6 * DAY)
+    assert "retention" in [chore.name for chore in keeper.upkeep.chores]
+    await keeper.retention.retain_aside()
+
+    async def gone() -> bool:
+        return not any([await jobs(keeper, tenant) for tenant in tenants])
+
+    await eventually(gone)
+    await keeper.retention.stop()
+    (told,) = await keeper.retention.prunes("other")
+    assert (told.actor, told.jobs) == ("system:retention", 2)

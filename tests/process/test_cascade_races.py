@@ -1,0 +1,133 @@
+"""Trees that grow while they are cancelled, and jobs that are redriven while they are deleted, by several processes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from interlock.domain.decide import Cancel
+from interlock.domain.job import Enqueued, Filter, Job, NewJob, Refused
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.operations import PruneOrder, Redrive
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.engine.operations import Operations
+from interlock.storage.contract import Store
+from interlock.wire import LIMITS, new_id
+from tests.process.acts import TENANT
+from tests.process.conftest import FAST, Judge
+from tests.process.test_races import no_one_failed, rounds
+from tests.support.crew import Crew
+
+ACTOR = "user:x"
+WHO = local(TENANT)
+
+
+async def grow(store: Store, root: str, births: int) -> Counter[str]:
+    """Add children under the root and under what was born before, wherever there is still a parent to be had."""
+    family, told = [root], Counter[str]()
+    for _ in range(births):
+        job = NewJob(new_id(), "t", parent_id=random.choice(family))
+        (answer,) = await store.enqueue(TENANT, [job])
+        if isinstance(answer, Enqueued):
+            family.append(job.id)
+            told["born"] += 1
+        else:
+            told[answer.error.code] += 1
+    return told
+
+
+async def claim_some(store: Store, worker: str) -> int:
+    return sum([len(await store.claim(TENANT, ClaimAsk(worker, limit=3))) for _ in range(6)])
+
+
+async def cascade(store: Store, root: str, force: bool = False) -> int:
+    return (await Operations(store, LIMITS).cancel_tree(WHO, root, force=force)).descendants
+
+
+async def redrive(store: Store, ids: Sequence[str]) -> list[str]:
+    """The new jobs, and the codes of refusals."""
+    answers = await store.redrive(TENANT, [Redrive(id, new_id(), ACTOR, once=True) for id in ids])
+    return [answer.error.code if isinstance(answer, Refused) else answer.id for answer in answers]
+
+
+async def prune_all(store: Store, steps: int) -> int:
+    deleted = after = 0
+    for _ in range(steps):
+        done = await store.prune(TENANT, PruneOrder(new_id(), ACTOR, 1 << 60, after, 10))
+        deleted, after = deleted + done.deleted, 0 if done.at_end else done.last_seq
+    return deleted
+
+
+async def descendants(judge: Judge, root: str) -> list[Job]:
+    below: list[Job] = []
+    level = [root]
+    while level:
+        children = [job for id in level for job in await judge.store.find(TENANT, Filter(parent_id=id, limit=1000))]
+        below += children
+        level = [job.id for job in children]
+    return below
+
+
+async def test_no_child_slips_through_a_cascade(judge: Judge) -> None:
+    told = Counter[str]()
+    with Crew(judge.place, 5) as crew:
+        for round in rounds(25, 6):
+            (root,) = await judge.add()
+            births = 10 + round % 20
+            await grow(judge.store, root, 6)
+            answers = crew.race(
+                (grow, root, births), (grow, root, births), (claim_some, "w"),
+                (cascade, root), (cascade, root, bool(round % 2)),
+            )  # fmt: skip
+            no_one_failed(answers)
+            told += answers[0] + answers[1]
+            for job in [*(await judge.jobs([root])), *await descendants(judge, root)]:
+                assert job.status in TERMINAL or job.cancel_requested_at is not None, (round, job.id, job.status)
+    await judge.check()
+    print(f"told: {dict(told)}")
+    assert told["born"]
+    assert told["parent_ended"]
+
+
+async def test_a_redriven_child_does_not_slip_through_either(judge: Judge) -> None:
+    with Crew(judge.place, 3) as crew:
+        for _ in rounds(40, 10):
+            (root,) = await judge.add()
+            children = await judge.add(4, parent_id=root)
+            await judge.store.carry_out(TENANT, [Cancel(id, ACTOR) for id in children])
+            answers = crew.race((redrive, children), (cascade, root), (redrive, children[::-1]))
+            no_one_failed(answers)
+            assert answers[0] == answers[2][::-1]
+            for job in await judge.jobs(answers[0]):
+                assert job.parent_id in (root, None)
+                assert job.status is (Status.CANCELLED if job.parent_id else Status.QUEUED)
+            await judge.store.carry_out(TENANT, [Cancel(id, ACTOR) for id in answers[0]])
+    await judge.check()
+
+
+async def test_a_job_is_redriven_whole_or_gone(judge: Judge) -> None:
+    told = Counter[str]()
+    with Crew(judge.place, 4) as crew:
+        for _ in rounds(15, 4):
+            ids = await judge.add(20 if FAST else 40, type="old")
+            await judge.store.carry_out(TENANT, [Cancel(id, ACTOR) for id in ids])
+            halves = [ids[: len(ids) // 2], ids[len(ids) // 2 :]]
+            answers = crew.race(
+                (prune_all, 8), (redrive, halves[0]), (redrive, halves[1][::-1]), (prune_all, 8)
+            )  # fmt: skip
+            no_one_failed(answers)
+            for id, answer in zip([*halves[0], *halves[1][::-1]], answers[1] + answers[2], strict=True):
+                if answer == "not_found":
+                    told["gone"] += 1
+                    continue
+                (job,) = await judge.jobs([answer])
+                assert (job.redrive_of, job.status) == (id, Status.QUEUED)
+                told["redriven"] += 1
+            await judge.store.carry_out(TENANT, [Cancel(id, ACTOR) for id in answers[1] + answers[2] if len(id) == 36])
+            while await prune_all(judge.store, 8):
+                pass
+    await judge.check()
+    assert sum(told.values()) == sum(told[how] for how in ("gone", "redriven"))
+    print(f"told: {dict(told)}")
