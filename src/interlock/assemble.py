@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
+SERVERS: Final = ("https://", "http://")
 S3: Final = "s3://"
 ARTIFACTS: Final = "interlock-artifacts"
 ADVICE: Final = "use sqlite:///PATH or postgresql://USER@HOST/NAME"
@@ -104,6 +105,8 @@ async def open_engine(
     trust: Trust = OWN,
     webhooks_allow: Sequence[str] = (),
     retention_days: float | None = None,
+    strict_types: bool = False,
+    implicit_agents: bool = True,
 ) -> AsyncIterator[Engine]:
     """An engine for as long as the block lasts; its background chores are up to the caller."""
     objects = open_objects(artifacts, url)
@@ -111,28 +114,52 @@ async def open_engine(
         webhooks=Allowance.of(webhooks_allow), artifact=artifact_bytes, artifacts_of_tenant=artifact_quota_bytes
     )
     engine = Engine(
-        merged(await open_store(url)), limits, objects=objects, trust=trust, retention_days=retention_days
-    )
+        merged(await open_store(url)), limits, objects=objects, trust=trust, retention_days=retention_days,
+        strict_types=strict_types, implicit_agents=implicit_agents,
+    )  # fmt: skip
     try:
         yield engine
     finally:
         await engine.close()
 
 
-async def open_client(url: str, *, tenant: str = DEFAULT_TENANT) -> Client:
-    """What the SDK and workers talk to, over an engine of its own."""
+async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | None = None) -> Client:
+    """What the SDK and workers talk to: an engine of its own on a database, or a server."""
+    check_place(url, tenant=tenant, token=token)
+    if url.startswith(SERVERS):
+        from interlock.client.http import HttpClient
+
+        return HttpClient(url, token=token)
     objects = open_objects(None, url)
     return LocalClient(Engine(merged(await open_store(url)), objects=objects), local(tenant))
 
 
+def check_place(url: str, *, tenant: str, token: str | None) -> None:
+    """Refuse what a place has no use for: a database asks for no token, a server takes the tenant from it."""
+    if token is not None and not url.startswith(SERVERS):
+        raise Invalid("a token goes with the URL of a server, not with a database", pointer="/token")
+    if url.startswith(SERVERS):
+        check_server(url, token=token)
+    if tenant != DEFAULT_TENANT and url.startswith(SERVERS):
+        raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")
+
+
+def check_server(url: str, *, token: str | None) -> None:
+    """Refuse at once what cannot be a server, or a token for one, rather than at the first call."""
+    from interlock.client.http_calls import checked_token, checked_url
+
+    checked_url(url)
+    if token is not None:
+        checked_token(token)
+
+
 class App(SdkApp):
-    """Tasks and where their jobs are: `sqlite:///PATH` or `postgresql://…`; connected at the first call."""
+    """Tasks and where their jobs are: a database, or a server with a token; connected at the first call."""
 
     def __init__(self, url: str, *, token: str | None = None, tenant: str = DEFAULT_TENANT) -> None:
-        if token is not None and url.startswith((SQLITE, *POSTGRES)):
-            raise Invalid("a token goes with the URL of a server, not with a database", pointer="/token")
+        check_place(url, tenant=tenant, token=token)
         self.url = url
-        super().__init__(lambda: open_client(url, tenant=tenant))
+        super().__init__(lambda: open_client(url, tenant=tenant, token=token))
 
 
 class Queue(SdkQueue):

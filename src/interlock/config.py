@@ -36,6 +36,8 @@ class Settings:
     rate_burst: int = 100
     webhooks_allow: tuple[str, ...] = ()
     retention_days: float | None = None
+    strict_types: bool = False
+    implicit_agents: bool = True
 
 
 def load(
@@ -50,6 +52,20 @@ def load(
     if "jwt" in settings.auth and not settings.issuers:
         raise Invalid("auth names jwt, but no issuers are set", pointer="/issuers")
     return settings
+
+
+def sources(
+    flags: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, directory: Path | None = None
+) -> dict[str, str]:
+    """Where each setting in force was said: by a flag, a variable, the file, or nowhere."""
+    environ = os.environ if environ is None else environ
+    said = dict.fromkeys(_names(), "default") | dict.fromkeys(_from_file((directory or Path.cwd()) / FILE), FILE)
+    for name in _names():
+        variable = PREFIX + name.upper()
+        for given in (f"{variable}_FILE", variable):
+            if environ.get(given) or variable in environ:
+                said[name] = given
+    return said | {name: f"--{name}" for name, value in flags.items() if value is not None}
 
 
 def _names() -> set[str]:
@@ -131,6 +147,15 @@ def _burst(value: object) -> int:
     return int(number)
 
 
+def _flag(value: object, name: str) -> bool:
+    said = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in said:
+        raise Invalid(f"{name} must be true or false", pointer=f"/{name}")
+    return said[str(value).lower()]
+
+
 def _days(value: object) -> float:
     number = _number(value, "retention_days")
     if not 0 < number <= 36_500:
@@ -166,6 +191,8 @@ def _webhooks_allow(value: object) -> tuple[str, ...]:
 
 
 _READ: Mapping[str, Callable[[object], Any]] = {
+    "strict_types": lambda value: _flag(value, "strict_types"),
+    "implicit_agents": lambda value: _flag(value, "implicit_agents"),
     "auth": _auth,
     "issuers": _issuers,
     "hosts": _hosts,

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from interlock.domain.artifact import Artifact
+from interlock.domain.presence import Presence, ask_to_dict
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
 from interlock.wire import when
 
@@ -26,6 +28,17 @@ def agent_to_dict(agent: Agent) -> dict[str, Any]:
     }
 
 
+def worker_to_dict(seen: Presence) -> dict[str, Any]:
+    return {
+        "name": seen.name,
+        "asks": [ask_to_dict(ask) for ask in seen.asks],
+        "first_seen_at": None if seen.first_seen_at is None else when(seen.first_seen_at),
+        "last_seen_at": None if seen.last_seen_at is None else when(seen.last_seen_at),
+        "running": seen.running,
+        "jobs": list(seen.job_ids),
+    }
+
+
 def type_to_dict(type: JobType) -> dict[str, Any]:
     return {
         "name": type.name,
@@ -43,6 +56,20 @@ def defaults_to_dict(defaults: Defaults) -> dict[str, Any]:
     if defaults.backoff is not None:
         said["backoff"] = msgspec.Raw(defaults.backoff.encode())
     return said
+
+
+def artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
+    """A file or link of a job, without the key of its bytes."""
+    return {
+        "id": artifact.id,
+        "job_id": artifact.job_id,
+        "name": artifact.name,
+        "size": artifact.size,
+        "sha256": None if artifact.sha256 is None else artifact.sha256.hex(),
+        "content_type": artifact.content_type,
+        "url": artifact.url,
+        "created_at": when(artifact.created_at),
+    }
 
 
 def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:

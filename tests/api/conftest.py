@@ -22,16 +22,11 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-async def store(engine: str, place: str, clock: ManualClock, postgres: Postgres) -> AsyncIterator[Store]:  # noqa: F811
-    opened: Store
+async def store(engine: str, place: str, clock: ManualClock, postgres: Postgres) -> Store:  # noqa: F811
+    """A store that is closed with the engine that is served over it."""
     if engine == "sqlite":
-        opened = await SQLiteStore.open(place, clock=clock)
-    else:
-        opened = await PostgresStore.open(postgres.dsn(place, user=APP_LOGIN), size=4, clock=clock)
-    try:
-        yield opened
-    finally:
-        await opened.close()
+        return await SQLiteStore.open(place, clock=clock)
+    return await PostgresStore.open(postgres.dsn(place, user=APP_LOGIN), size=4, clock=clock)
 
 
 @pytest.fixture

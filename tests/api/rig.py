@@ -75,7 +75,8 @@ class Api:
 
     async def enqueue(self, **fields: Any) -> dict[str, Any]:
         """A new job."""
-        return self.ok(await self.post("/v1/jobs", {"type": "work", **fields}), 201)
+        job: dict[str, Any] = self.ok(await self.post("/v1/jobs", {"type": "work", **fields}), 201)
+        return job
 
     async def claim(self, **fields: Any) -> list[dict[str, Any]]:
         jobs: list[dict[str, Any]] = self.ok(await self.post("/v1/claims", fields))["jobs"]
@@ -90,7 +91,8 @@ class Api:
         return job
 
     async def job(self, job_id: str) -> dict[str, Any]:
-        return self.ok(await self.get(f"/v1/jobs/{job_id}"))
+        job: dict[str, Any] = self.ok(await self.get(f"/v1/jobs/{job_id}"))
+        return job
 
     def ok(self, response: httpx2.Response, status: int = 200) -> Any:
         assert response.status_code == status, response.text
@@ -145,9 +147,7 @@ async def serving(
         finally:
             server.should_exit = True
             await task
-            await engine.waits.stop()
-            await engine.tokens.close()
-            await outside.close()
+            await engine.close()
 
 
 async def resolved_to_nowhere(host: str, port: int) -> Sequence[str]:

@@ -124,3 +124,13 @@ async def test_a_workers_odd_text_is_mended_and_marked_never_refused(api: Api) -
     clean = await api.running(type="clean")
     api.ok(await api.post(f"/v1/jobs/{clean['id']}/complete", {"fence": clean["lease"]["fence"], "result": "fine"}))
     assert (await api.job(clean["id"]))["sanitized"] is False
+
+
+async def test_only_the_item_with_odd_text_is_marked(api: Api) -> None:
+    odd, clean = await api.running(type="odd"), await api.running(type="clean")
+    items = b",".join(
+        b'{"id":"%b","fence":%d,"outcome":"complete","result":"%b"}' % (job["id"].encode(), job["lease"]["fence"], text)
+        for job, text in ((odd, b"\\ud800"), (clean, b"\\ud83d\\ude00"))
+    )
+    assert (await api.send("/v1/finishes", b'{"items":[' + items + b"]}")).status_code == 200
+    assert [(await api.job(job["id"]))["sanitized"] for job in (odd, clean)] == [True, False]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import httpx2
 import pytest
 
 from interlock.api.app import create_app, routes
@@ -156,8 +157,10 @@ def test_loopback_needs_no_auth(host: str) -> None:
 
 
 async def test_a_server_with_auth_off_refuses_a_socket_that_strangers_reach(store: Store) -> None:
+    engine = Engine(store)
     with listen("0.0.0.0", 0) as listening, pytest.raises(Invalid, match="loopback"):
-        Server(create_app(Engine(store)), listening)
+        Server(create_app(engine), listening)
+    await engine.close()
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -184,7 +187,7 @@ async def test_answers_under_load_do_not_mix(api: Api) -> None:
     assert (await other.job(jobs[3]))["payload"] == {"canary": 3}
 
 
-async def _raw_get(api: Api, path: str):  # type: ignore[no-untyped-def]
+async def _raw_get(api: Api, path: str) -> httpx2.Response:
     """A request for a path as it is; an ordinary client would tidy it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     writer.write(b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode())
@@ -193,11 +196,9 @@ async def _raw_get(api: Api, path: str):  # type: ignore[no-untyped-def]
     return parsed(raw)
 
 
-def parsed(raw: bytes):  # type: ignore[no-untyped-def]
+def parsed(raw: bytes) -> httpx2.Response:
     """The bytes of one answer as a response."""
-    import httpx2
-
     head, _, body = raw.partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
-    headers = [tuple(line.split(": ", 1)) for line in lines]
-    return httpx2.Response(int(status.split()[1]), headers=headers, content=body)  # type: ignore[arg-type]
+    headers = dict(line.split(": ", 1) for line in lines)
+    return httpx2.Response(int(status.split()[1]), headers=headers, content=body)

@@ -111,7 +111,10 @@ FULL: dict[str, dict[str, Any]] = {
     "subscribe": {"url": "https://example.com/", "events": ["job.failed"], "types": ["a"], "mode": "group", "group_id": "g", "min_interval_seconds": 1, "expires_in_seconds": 60, "key": "k"},
     "create_token": {"roles": ["work"], "description": "d", "worker_id": "w", "types": ["a"], "repositories": ["r"], "capabilities": ["c"], "expires_in_seconds": 60, "key": "k"},
     "edit_job": {"priority": 1, "run_at": "2030-01-01T00:00:00Z", "deadline": None, "max_attempts": 5, "tags": ["a"]},
-    "cancel": {"reason": "r", "force": True},
+    "cancel": {"reason": "r", "force": True, "cascade": True},
+    "redrive": {"from": "start", "overrides": {"priority": 1, "run_at": "2030-01-01T00:00:00Z", "delay_seconds": 1, "max_attempts": 1, "tags": ["a"], "payload": 1}, "idempotency_key": "k"},
+    "bulk": {"action": "cancel", "ids": ["x"], "filter": {"status": ["queued"], "type": "a", "agent": "a/b", "worker": "w", "stale_seconds": 1, "parent": "x", "tag": ["t"], "created_after": "2030-01-01T00:00:00Z"}, "dry_run": True, "limit": 5, "reason": "r", "force": False},
+    "prune": {"days": 30, "limit": 10, "dry_run": True},
 }  # fmt: skip
 
 

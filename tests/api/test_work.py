@@ -100,10 +100,11 @@ async def test_a_stale_fence_changes_nothing(api: Api) -> None:
     job = await api.running()
     stale = {"fence": job["lease"]["fence"] + 1}
     before = await api.job(job["id"])
-    for path, more in [
+    reports: list[tuple[str, dict[str, Any]]] = [
         ("complete", {}), ("fail", {"error": {"message": "x"}}), ("release", {}), ("heartbeat", {}),
         ("events", {"events": [{"message": "x"}]}), ("steps", {"name": "a", "occurrence": 0, "result": 1}), ("cancel/ack", {}),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for path, more in reports:
         problem(await api.post(f"/v1/jobs/{job['id']}/{path}", stale | more), 409, "lease_lost")
     problem(await api.put(f"/v1/jobs/{job['id']}/checkpoint", stale | {"seq": 1, "data": 1}), 409, "lease_lost")
     assert await api.job(job["id"]) == before

@@ -73,6 +73,8 @@ class World:
             "open_approval": {**fence, "prompt": "Go on?"},
             "decide": {"decision": "approve"},
             "decide_by_link": {"decision": "approve", "token": "ilg_nobody"},
+            "bulk": {"action": "cancel", "ids": []},
+            "prune": {"days": 1},
             "put_type": {},
             "put_agent": {},
             "subscribe": {"url": "https://example.com/hook", "events": ["job.succeeded"]},

@@ -194,4 +194,3 @@ async def test_no_child_is_born_under_any_job_of_a_cancelled_tree(
     for job in held:
         await refuses_children(desk, job.id)
     assert {(await desk.job(job.id)).status in TERMINAL for job in held} == {True, False}
-

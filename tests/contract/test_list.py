@@ -123,6 +123,7 @@ async def test_get_answers_each_id_at_its_place(desk: Desk, rival: Desk) -> None
     answers = await desk.store.get(desk.tenant, [b, NEVER, a, theirs, b])
     assert [job and job.id for job in answers] == [b, None, a, None, b]
 
+
 async def test_a_list_can_be_narrowed_to_an_agent(desk: Desk) -> None:
     mine = [await desk.add(agent_kind="planner", agent_id="7") for _ in range(3)]
     await desk.add(agent_kind="planner", agent_id="8")
@@ -172,7 +173,8 @@ async def test_every_way_to_a_list_gives_the_same_pages(desk: Desk, door: Door, 
             seen: list[str] = []
             before = None
             while page := await desk.store.find(
-                desk.tenant, Filter(statuses=chosen, before_seq=before, limit=2, **narrowed)  # type: ignore[arg-type]
+                desk.tenant,
+                Filter(statuses=chosen, before_seq=before, limit=2, **narrowed),
             ):
                 seen += [job.id for job in page]
                 before = page[-1].seq

@@ -121,7 +121,11 @@ async def test_a_prune_leaves_a_count_and_a_hash_that_an_audit_can_compare(desk:
     (told,) = await desk.store.prunes(desk.tenant)
     assert told.hash.hex() == chains.head(ends)
     assert (told.id, told.at, told.actor, told.jobs) == (name, desk.clock.now, OPERATOR, 4)
-    assert (told.cutoff, told.first_seq, told.last_seq) == (desk.clock.now - 7 * DAY * 1_000_000, jobs[0].seq, jobs[-1].seq)
+    assert (told.cutoff, told.first_seq, told.last_seq) == (
+        desk.clock.now - 7 * DAY * 1_000_000,
+        jobs[0].seq,
+        jobs[-1].seq,
+    )
 
 
 async def test_what_a_prune_tells_cannot_be_taken_back(desk: Desk, door: Door) -> None:

@@ -24,6 +24,7 @@ async def interlock_engine(store: Store) -> AsyncIterator[Engine]:
     engine = Engine(merged(store))
     yield engine
     await engine.upkeep.stop()
+    await engine.workers.stop()
 
 
 @pytest.fixture

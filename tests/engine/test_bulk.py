@@ -163,7 +163,7 @@ async def test_a_redrive_is_checked_like_a_new_job(engine_: Engine, who: Princip
     assert str(refused.value.pointer).startswith("/overrides/payload")
     for wrong in ({"priority": 1001}, {"max_attempts": 0}, {"delay_seconds": -1.0}, {"tags": [""]}):
         with pytest.raises(Invalid) as refused:
-            await redrive(who, old, **wrong)  # type: ignore[arg-type]
+            await redrive(who, old, **wrong)
         assert str(refused.value.pointer).startswith(f"/overrides/{next(iter(wrong))}")
     with pytest.raises(Malformed):
         await redrive(who, old, payload=b"{broken")

@@ -79,6 +79,7 @@ json_texts = st.sampled_from(
 errors = st.sampled_from(('{"message":"ü\\n","kind":"X"}', '{"message":"","kind":null,"details":[ 1.0 ]}'))
 bodies = st.sampled_from((b"1", b"2")).map(lambda body: sha256(body).digest())
 
+urls = st.sampled_from(("https://example.test/hook", "https://example.test:8443/a?b=c"))
 grants = picks("grant")
 jobs = picks("job")
 
@@ -92,7 +93,7 @@ def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
                 "priority": st.integers(-1000, 1000), "timeout_seconds": lasting, "max_attempts": st.integers(1, 3),
                 "expiry_delay_seconds": seconds, "headers": json_texts, "traceparent": words, "tags": some_words,
                 "agent_kind": words, "agent_id": words, "affinity_key": st.sampled_from(names),
-                "repository": st.sampled_from(names), "requires": subset(names), "webhook": words, "requested_by": words,
+                "repository": st.sampled_from(names), "requires": subset(names), "webhook": urls, "requested_by": words,
             },
         )
     )  # fmt: skip

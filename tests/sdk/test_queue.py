@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 import interlock
+from interlock.client.local import LocalClient
+from interlock.client.port import Client, Grant
+from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
-from interlock.errors import LeaseLost
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.errors import AlreadyFinished, Indeterminate, LeaseLost
+from interlock.sdk.queue import Item
 from interlock.testing import MemoryApp
-from tests.support.apps import StoreApp
+from tests.support.apps import TENANT, StoreApp
+from tests.support.eventually import eventually
 from tests.support.stores import ManualClock
+
+
+async def pop(queue: interlock.Queue) -> Item:
+    item = await queue.pop()
+    assert item is not None
+    return item
 
 
 async def test_what_is_pushed_is_popped_in_its_order_and_acknowledged(app: StoreApp) -> None:
@@ -17,57 +35,257 @@ async def test_what_is_pushed_is_popped_in_its_order_and_acknowledged(app: Store
     first, second = await queue.push_many([{"to": "ada"}, ["any", 1, None]])
     urgent = await queue.push("urgent", priority=5)
     assert await queue.size() == 3
-    popped = [await queue.pop() for _ in range(3)]
-    assert [(message.id, message.value) for message in popped if message] == [
+    popped = [await pop(queue), *await queue.pop_many(10)]
+    assert [(item.id, item.payload) for item in popped] == [
         (urgent, "urgent"),
         (first, {"to": "ada"}),
         (second, ["any", 1, None]),
     ]
     assert (await queue.size(), await queue.pop()) == (0, None)
-    assert popped[0] is not None
-    await queue.ack(popped[0], {"sent": True})
+    await popped[0].ack({"sent": True})
     job = await app.job(urgent)
     assert (job.status, job.result) == (Status.SUCCEEDED, '{"sent":true}')
 
 
-async def test_a_message_that_is_not_acknowledged_comes_back(app: StoreApp, clock: ManualClock) -> None:
+async def test_other_types_and_what_needs_a_capability_are_left_alone(app: StoreApp) -> None:
+    mail, other = interlock.Queue("mail", app), interlock.Queue("other", app)
+    await other.push(1)
+    await mail.push(2, requires=["gpu"])
+    assert await mail.pop() is None
+    assert (await mail.size(), await other.size(), await interlock.Queue("third", app).size()) == (1, 1, 0)
+
+
+async def test_an_item_that_is_held_stays_alive_and_its_holder_learns_that_it_is_unwanted(
+    app: StoreApp, clock: ManualClock
+) -> None:
+    queue = interlock.Queue("mail", app, lease_seconds=1.5)
+    id = await queue.push(1)
+    item = await pop(queue)
+    for _ in range(3):
+        clock.advance(1)
+
+        async def moved_on(until: int = clock.now + 1_500_000) -> bool:
+            return (await app.job(id)).lease_expires_at == until
+
+        await eventually(moved_on)
+    assert await queue.pop() is None
+    await app.engine.jobs.cancel(local(TENANT), id)
+
+    async def told() -> bool:
+        return item.is_unwanted
+
+    await eventually(told)
+    await item.nack()
+    assert (await app.job(id)).status == Status.CANCELLED
+
+
+async def test_an_item_that_nobody_has_any_more_comes_back_when_its_lease_runs_out(
+    app: StoreApp, clock: ManualClock
+) -> None:
+    queue = interlock.Queue("mail", app, lease_seconds=10)
+    id = await queue.push(1)
+    await pop(queue)
+    gc.collect()
+    clock.advance(10)
+    again = await pop(queue)
+    assert (again.id, again.attempt) == (id, 2)
+    await again.ack()
+
+
+async def test_whoever_lost_the_lease_can_settle_nothing(app: StoreApp, clock: ManualClock) -> None:
+    queue, rival = interlock.Queue("mail", app, lease_seconds=3), interlock.Queue("mail", app)
+    await queue.push(1)
+    lost = await pop(queue)
+    clock.advance(3)
+    current = await pop(rival)
+    for settle in (lost.ack, lost.nack, lost.put_back):
+        with pytest.raises(LeaseLost):
+            await settle()
+    assert lost.is_lost
+    assert not lost.is_settled
+    await current.ack()
+
+
+async def test_an_item_is_settled_once_and_the_same_again_is_the_same(app: StoreApp) -> None:
     queue = interlock.Queue("mail", app)
     await queue.push(1)
-    (lost,) = await queue.pop_many(10, lease_seconds=10)
-    clock.advance(9)
-    assert await queue.extend(lost) is False
-    clock.advance(9)
-    assert await queue.pop() is None
-    clock.advance(2)
-    again = await queue.pop()
-    assert again is not None
-    assert (again.id, again.attempt) == (lost.id, 2)
-    with pytest.raises(LeaseLost):
-        await queue.ack(lost)
-    with pytest.raises(LeaseLost):
-        await queue.extend(lost)
-    await queue.ack(again)
+    item = await pop(queue)
+    await item.ack()
+    await item.ack()
+    with pytest.raises(AlreadyFinished):
+        await item.nack()
 
 
-async def test_a_message_is_refused_until_its_attempts_are_used_up_or_put_back_for_nothing(app: StoreApp) -> None:
+async def test_an_item_is_refused_until_its_attempts_are_used_up_or_put_back_for_nothing(
+    app: StoreApp, clock: ManualClock
+) -> None:
     queue = interlock.Queue("mail", app)
-    id = await queue.push(1, max_attempts=1)
-    message = await queue.pop()
-    assert message is not None
-    await queue.put_back(message)
-    message = await queue.pop()
-    assert message is not None
-    assert message.attempt == 1
-    await queue.nack(message, "no such address")
+    id = await queue.push(1, max_attempts=2)
+    await (await pop(queue)).put_back()
+    await (await pop(queue)).put_back(after=5)
+    assert (await queue.pop(), await queue.size()) == (None, 1)
+    clock.advance(5)
+    item = await pop(queue)
+    assert item.attempt == 1
+    await item.nack("no such address", after=60)
+    assert await queue.pop() is None
+    clock.advance(60)
+    await (await pop(queue)).nack("no such address")
     job = await app.job(id)
     assert (job.status, "no such address" in (job.error or "")) == (Status.DEAD_LETTER, True)
 
 
-def test_a_queue_works_in_blocking_programs_too(interlock_app: MemoryApp) -> None:
-    queue = interlock.Queue("mail", interlock_app)
+async def test_a_block_acknowledges_its_item_at_its_end(app: StoreApp) -> None:
+    queue = interlock.Queue("mail", app)
+    id = await queue.push(7)
+    async with queue.popped() as item:
+        assert item is not None
+        assert item.payload == 7
+        assert (await app.job(id)).status == Status.RUNNING
+    assert (await app.job(id)).status == Status.SUCCEEDED
+    async with queue.popped() as nothing:
+        assert nothing is None
+
+
+async def test_a_block_that_raises_refuses_its_item_and_one_that_settled_it_is_left_alone(app: StoreApp) -> None:
+    queue = interlock.Queue("mail", app)
+    id = await queue.push(1, max_attempts=1)
+    with pytest.raises(OSError, match="no route"):
+        async with queue.popped():
+            raise OSError("no route")
+    job = await app.job(id)
+    assert (job.status, job.error) == (Status.DEAD_LETTER, '{"message":"no route","kind":"OSError"}')
+    id = await queue.push(1)
+    async with queue.popped() as item:
+        assert item is not None
+        await item.put_back(after=60)
+    assert (await app.job(id)).status == Status.QUEUED
+
+
+async def test_a_block_that_is_cancelled_puts_its_item_back(app: StoreApp) -> None:
+    queue = interlock.Queue("mail", app)
+    id = await queue.push(1)
+    inside = asyncio.Event()
+
+    async def work() -> None:
+        async with queue.popped():
+            inside.set()
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await inside.wait()
+    working.cancel()
+    await asyncio.wait([working])
+    job = await app.job(id)
+    assert (working.cancelled(), job.status, job.attempt) == (True, Status.QUEUED, 1)
+
+
+async def test_a_pop_waits_for_what_is_pushed_meanwhile(app: StoreApp) -> None:
+    queue = interlock.Queue("mail", app)
+    waiting = asyncio.create_task(queue.pop(wait=None))
+
+    async def is_there() -> bool:
+        return bool(await app.engine.workers.seen(TENANT))
+
+    await eventually(is_there)
+    id = await queue.push("late")
+    item = await asyncio.wait_for(waiting, 30)
+    assert item is not None
+    assert item.id == id
+
+
+async def test_a_pop_that_is_cancelled_leaves_nothing_taken(app: StoreApp) -> None:
+    queue = interlock.Queue("mail", app)
+    for _ in range(20):
+        id = await queue.push(1)
+        popping = asyncio.create_task(queue.pop(wait=30))
+        await asyncio.sleep(0)
+        popping.cancel()
+        await asyncio.wait([popping])
+        assert popping.cancelled()
+        job = await app.job(id)
+        assert (job.status, job.attempt) == (Status.QUEUED, 1)
+        await (await pop(queue)).ack()
+
+
+async def test_a_pop_whose_answer_was_lost_is_given_back_by_the_next(app: StoreApp) -> None:
+    class Deaf(LocalClient):
+        """Does not hear the answer of its first claim."""
+
+        heard = False
+
+        async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+            grants = await super().claim(ask, wait_seconds=wait_seconds)
+            if not self.heard:
+                self.heard = True
+                raise Indeterminate("the connection broke")
+            return grants
+
+    class DeafApp:
+        def __init__(self) -> None:
+            self._client = Deaf(app.engine, local(TENANT))
+
+        async def client(self) -> Client:
+            return self._client
+
+    queue = interlock.Queue("mail", DeafApp())
+    ids = await queue.push_many([1, 2])
+    with pytest.raises(Indeterminate):
+        await queue.pop_many(2)
+    assert [(await app.job(id)).status for id in ids] == [Status.RUNNING] * 2
+    item = await pop(queue)
+    assert (item.id, item.attempt) == (ids[0], 1)
+    assert (await app.job(ids[1])).status == Status.QUEUED
+    await item.ack()
+
+
+async def test_claims_use_few_names_however_much_is_popped(app: StoreApp) -> None:
+    seen: set[str | None] = set()
+
+    class Watched(LocalClient):
+        async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+            seen.add(ask.claim_id)
+            return await super().claim(ask, wait_seconds=wait_seconds)
+
+    class WatchedApp:
+        async def client(self) -> Client:
+            return Watched(app.engine, local(TENANT))
+
+    queue = interlock.Queue("mail", WatchedApp())
+    await queue.push_many(range(20))
+    for _ in range(10):
+        items: Sequence[Item] = await queue.pop_many(2)
+        assert len({item.id for item in items}) == 2
+        for item in items:
+            await item.ack()
+    assert await queue.pop() is None
+    assert await queue.pop() is None
+    assert len(seen) == 1
+
+
+def test_a_queue_at_a_url_works_in_blocking_programs(tmp_path: Path) -> None:
+    queue = interlock.Queue("mail", f"sqlite:///{tmp_path}/queue.db")
     assert queue.size_sync() == 0
     queue.push_sync("hello")
-    message = queue.pop_sync()
-    assert message is not None
-    assert message.value == "hello"
-    queue.ack_sync(message)
+    item = queue.pop_sync(wait=5)
+    assert item is not None
+    assert (item.payload, queue.size_sync()) == ("hello", 0)
+    item.put_back_sync()
+    with queue.popped() as again:
+        assert again is not None
+        assert (again.id, again.attempt) == (item.id, 1)
+    assert queue.pop_sync() is None
+    queue.close_sync()
+
+
+def test_a_queue_in_memory_is_for_tests(interlock_app: MemoryApp) -> None:
+    queue = interlock.Queue("mail", interlock_app)
+    queue.push_sync(1)
+    item = queue.pop_sync()
+    assert item is not None
+    item.ack_sync()
+
+    async def ended() -> list[Status]:
+        return [job.status for job in await (await interlock_app.client()).find(Filter())]
+
+    assert asyncio.run(ended()) == [Status.SUCCEEDED]

@@ -50,7 +50,7 @@ class Endpoint:
             raise Refusal("method_not_allowed", f"this path takes {allowed}", headers={"allow": allowed})
         headers = Headers(scope["headers"])
         who = await self._admit(route, headers, trail)
-        value, sanitized = await self._body(route, headers, receive, trail)
+        value, mended = await self._body(route, headers, receive, trail)
         call = Call(
             service=self._service,
             route=route,
@@ -59,7 +59,7 @@ class Endpoint:
             headers=headers,
             query=body.query(scope["query_string"], route.query),
             body=value,
-            sanitized=sanitized,
+            mended=mended,
             receive=receive,
             trail=trail,
             peer=(scope.get("client") or ("",))[0],
@@ -78,24 +78,25 @@ class Endpoint:
             self._service.rates.take(f"{who.tenant} {who.actor}")
         return who
 
-    async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bool]:
+    async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
         if route.raw_body:
             body.refuse_encoded(headers)
-            return None, False
+            return None, None
         if route.body is None:
             if headers.has_body:
                 body.check_media_type(headers)
                 options = self._service.options
                 await body.read(receive, headers, limit=0, within=options.body_seconds, seat=trail.seat)
-            return None, False
+            return None, None
         if route.body_optional and not headers.has_body:
-            return route.body(), False
+            return route.body(), None
         body.check_media_type(headers)
         limit = max(self._service.options.largest_body, route.largest_body or 0)
         raw = await body.read(receive, headers, limit=limit, within=self._service.options.body_seconds, seat=trail.seat)
         if route.body_optional and not raw:
-            return route.body(), False
-        return body.decode(raw, route.body, limit=limit, mends=route.mends)
+            return route.body(), None
+        value, mended = body.decode(raw, route.body, limit=limit, mends=route.mends)
+        return value, raw if mended else None
 
 
 def refusal(error: Exception, trail: Trail) -> Answer:

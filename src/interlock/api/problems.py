@@ -14,6 +14,7 @@ from interlock.errors import Error, Fatal, Invalid, Malformed, Unavailable
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
 LONGEST_DETAIL: Final = 2000
+MOST_FAULTS: Final = 100
 
 # What HTTP itself asks us to refuse; everything else is a class in `interlock.errors` with its own code.
 HTTP_CODES: Final[Mapping[str, tuple[int, str]]] = {
@@ -69,9 +70,10 @@ def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
         "code": code,
         "detail": _plain(error) if isinstance(error, (Error, Refusal)) else "something went wrong here",
     }
-    if isinstance(error, (Invalid, Malformed)) and (error.pointer or isinstance(error, Invalid)):
-        pointer = text.mend_text(error.pointer)[0][:LONGEST_DETAIL]
-        shown["errors"] = [{"pointer": pointer, "code": code, "message": shown["detail"]}]
+    if isinstance(error, Invalid):
+        shown["errors"] = [_fault(pointer, code, message) for pointer, message in error.faults[:MOST_FAULTS]]
+    elif isinstance(error, Malformed) and error.pointer:
+        shown["errors"] = [_fault(error.pointer, code, shown["detail"])]
     return shown
 
 
@@ -105,12 +107,16 @@ def catalogue() -> dict[str, tuple[int, str]]:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if kind is not Error:
+        if kind is not Error and kind.__module__ == Error.__module__:
             status = 503 if issubclass(kind, Fatal) else kind.status
             found.setdefault(kind.code, (status, (kind.__doc__ or "").strip()))
     return found
 
 
-def _plain(error: Exception) -> str:
-    said = text.mend_text(str(error))[0]
+def _fault(pointer: str, code: str, message: str) -> dict[str, str]:
+    return {"pointer": text.mend_text(pointer)[0][:LONGEST_DETAIL], "code": code, "message": _plain(message)}
+
+
+def _plain(message: object) -> str:
+    said = text.mend_text(str(message))[0]
     return said if len(said) <= LONGEST_DETAIL else said[:LONGEST_DETAIL] + "…"

@@ -41,7 +41,7 @@ class Call(Generic[B, Q]):
     headers: Headers
     query: Q
     body: B
-    sanitized: bool
+    mended: bytes | None  # the body as it was sent, where odd text in it had to be mended
     receive: Receive
     trail: Trail
     peer: str  # the address of the other end of the connection
@@ -49,6 +49,10 @@ class Call(Generic[B, Q]):
     @property
     def engine(self) -> Engine:
         return self.service.engine
+
+    @property
+    def sanitized(self) -> bool:
+        return self.mended is not None
 
     @property
     def job_id(self) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-from msgspec import NODEFAULT, UNSET, inspect
+from msgspec import UNSET, inspect
 
 
 class Schemas:
@@ -97,7 +96,7 @@ class Schemas:
             kind = types[0] if len(types) == 1 else inspect.UnionType(types)
         schema = self._of(kind)
         default = field.default
-        if default is NODEFAULT or default is None or default is UNSET or isinstance(default, msgspec.Raw):
+        if not isinstance(default, (bool, int, float, str, tuple)):
             return schema
         return {**schema, "default": default}
 

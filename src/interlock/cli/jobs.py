@@ -16,10 +16,11 @@ from interlock.cli.session import Common, run
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import Principal
+from interlock.domain.why import Why
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
-app = App(name="jobs", help="Add jobs and look at them.")
+app = App(name="jobs", help="Add jobs, look at them, stop them and do them again.")
 NOTHING = Common()
 
 
@@ -53,10 +54,10 @@ def add(
         JSON text, @FILE, or - for standard input. Kept byte for byte.
     """
     values: dict[str, Any] = {
-        "type": type, "payload": msgspec.Raw(_payload(payload)), "priority": priority, "delay_seconds": delay,
+        "type": type, "payload": msgspec.Raw(payload_bytes(payload)), "priority": priority, "delay_seconds": delay,
         "run_at": run_at, "deadline": deadline, "timeout_seconds": timeout, "max_attempts": max_attempts,
         "idempotency_key": key, "tags": list(tag), "requires": list(requires), "repository": repository,
-        "affinity_key": affinity, "parent_id": parent, "agent": None if agent is None else _agent(agent),
+        "affinity_key": affinity, "parent_id": parent, "agent": None if agent is None else agent_name(agent),
     }  # fmt: skip
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
@@ -71,7 +72,7 @@ def add(
         output.say(f"{job.id}{' (was there already)' if replayed else ''}")
 
 
-def _agent(text: str) -> wire.AgentName:
+def agent_name(text: str) -> wire.AgentName:
     kind, slash, id = text.partition("/")
     if not slash:
         raise Invalid("an agent is named as KIND/ID, such as planner/7", pointer="/agent")
@@ -86,6 +87,8 @@ def list_(
     worker: str | None = None,
     parent: str | None = None,
     tag: Annotated[tuple[str, ...], Parameter(help="several = all of them")] = (),
+    agent: Annotated[str | None, Parameter(help="only those for this agent, as KIND/ID")] = None,
+    stale: Annotated[float | None, Parameter(help="only running jobs not heard of for so many seconds")] = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
@@ -101,6 +104,8 @@ def list_(
             worker=worker,
             parent_id=None if parent is None else wire.job_id(parent, "parent"),
             tags=tag,
+            agent=None if agent is None else (agent_name(agent).kind, agent_name(agent).id),
+            stale_seconds=wire.seconds(stale, "stale", 0, wire.LONGEST_DELAY_SECONDS),
             created_after=wire.instant(created_after, "created_after"),
             created_before=wire.instant(created_before, "created_before"),
             before_seq=before,
@@ -153,7 +158,23 @@ def show(job_id: str, *, common: Common = NOTHING) -> None:
     )
 
 
-def _payload(given: str) -> bytes:
+@app.command
+def why(job_id: str, *, common: Common = NOTHING) -> None:
+    """Say what keeps a job from running."""
+
+    async def command(engine: Engine, who: Principal) -> Why:
+        return await engine.why.of(who.tenant, job_id)
+
+    told = run(common, command)
+    if common.json:
+        output.as_json(told.to_dict())
+        return
+    output.say(f"{told.clause}: {told.reason.message}")
+    for reason in told.also:
+        output.say(f"also {reason.clause}: {reason.message}")
+
+
+def payload_bytes(given: str) -> bytes:
     if given == "-":
         return sys.stdin.buffer.read()
     if given.startswith("@"):

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import cyclopts
 from cyclopts import App
 
 import interlock
 from interlock import assemble
-from interlock.cli import agents, approvals, audit, jobs, output, queues, types, worker
-from interlock.cli.session import FAILED, USAGE, Common, guard, run
-from interlock.domain.principal import Principal
-from interlock.engine.engine import Engine
+from interlock.cli import (
+    agents,
+    approvals,
+    artifacts,
+    audit,
+    config,
+    doctor,
+    events,
+    jobs,
+    operations,
+    output,
+    queues,
+    restored,
+    subscriptions,
+    tokens,
+    types,
+    worker,
+    workers,
+)
+from interlock.cli.session import USAGE, Common, guard
 
 app = App(
     name="interlock",
@@ -21,12 +36,23 @@ app = App(
     version=interlock.__version__,
 )
 app.command(jobs.app)
+jobs.app.command(events.tail)
+jobs.app.command(events.wait)
 app.command(approvals.app)
 app.command(agents.app)
 app.command(types.app)
 app.command(queues.app)
+app.command(workers.app)
+app.command(artifacts.app)
+app.command(subscriptions.app)
+app.command(tokens.app)
 app.command(audit.app)
-app.command("interlock.cli.serve:app", name="serve")  # by name: a web server takes its time to be loaded
+app.command(operations.prune)
+app.command(restored.restored)
+app.command(config.app)
+app.command(doctor.doctor)
+# By name: a web server takes its time to be loaded.
+app.command("interlock.cli.serve:app", name="serve", help="Serve the HTTP API until SIGTERM or SIGINT.")
 app.command(worker.app)
 NOTHING = Common()
 
@@ -34,42 +60,15 @@ NOTHING = Common()
 @app.command
 def migrate(*, common: Common = NOTHING) -> None:
     """Bring the database up to date. On PostgreSQL, connect as the owner of the schema."""
-    url = common.settings.database
-    applied = guard(common, lambda: assemble.migrate(url))
+
+    async def command() -> list[str]:
+        return await assemble.migrate(common.settings.database)
+
+    applied = guard(common, command)
     if common.json:
         output.as_json({"applied": applied})
     else:
         output.say("applied " + ", ".join(applied) if applied else "nothing to do, the schema is up to date")
-
-
-@app.command
-def doctor(*, common: Common = NOTHING) -> None:
-    """Check versions, durability, schema and clock. Exit code 1 if something is wrong."""
-
-    async def command(engine: Engine, who: Principal) -> dict[str, Any]:
-        return await engine.store.facts()
-
-    facts = run(common, command)
-    wrong = [
-        f"{name} is {facts[name]}, not {right}" for name, right in _RIGHT.items() if facts.get(name, right) != right
-    ]
-    if common.json:
-        output.as_json({"interlock": interlock.__version__, **facts, "wrong": wrong})
-    else:
-        output.facts({"interlock": interlock.__version__, **facts})
-        output.say("everything is in order" if not wrong else "WRONG: " + "; ".join(wrong))
-    if wrong:
-        sys.exit(FAILED)
-
-
-_RIGHT = {
-    "journal_mode": "wal",
-    "synchronous": "full",
-    "integrity": "ok",
-    "synchronous_commit": "on",
-    "fsync": "on",
-    "full_page_writes": "on",
-}
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -55,3 +56,22 @@ def facts(values: Mapping[str, Any]) -> None:
 
 def say(message: str) -> None:
     console().print(Text(inert(message)))
+
+
+@contextmanager
+def progress(what: str, *, unit: str = "jobs") -> Iterator[Callable[[int], None]]:
+    """Says on standard error how far long work has come: in place on a terminal, else a line whenever it doubled."""
+    errors = Console(stderr=True)
+    if errors.is_terminal:
+        with errors.status(f"{what} 0 {unit} …") as status:
+            yield lambda number: status.update(f"{what} {number} {unit} …")
+        return
+    told = 500
+
+    def tell(number: int) -> None:
+        nonlocal told
+        if number >= 2 * told:
+            told = number
+            print(f"{what} {number} {unit} …", file=sys.stderr, flush=True)
+
+    yield tell

@@ -61,6 +61,8 @@ async def _serve(settings: Settings) -> None:
             trust=assemble.trust(settings, keys.fetch),
             webhooks_allow=settings.webhooks_allow,
             retention_days=settings.retention_days,
+            strict_types=settings.strict_types,
+            implicit_agents=settings.implicit_agents,
         ) as engine,
     ):
         engine.upkeep.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 REFUSED: Final = 4
 NOT_REACHABLE: Final = 5
+UNSUCCESSFUL: Final = 6
 BAD_AUDIT: Final = 7
+INTERRUPTED: Final = 130
+NOBODY_READS: Final = 141
 
 
 @Parameter(name="*")
@@ -52,7 +56,14 @@ def run(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) ->
     """Run a command on the engine behind the settings; errors end the process with their exit code."""
 
     async def with_engine() -> T:
-        async with assemble.open_engine(common.settings.database) as engine:
+        settings = common.settings
+        async with assemble.open_engine(
+            settings.database,
+            artifacts=settings.artifacts,
+            artifact_bytes=settings.artifact_bytes,
+            artifact_quota_bytes=settings.artifact_quota_bytes,
+            webhooks_allow=settings.webhooks_allow,
+        ) as engine:
             return await command(engine, common.who)
 
     return guard(common, with_engine)
@@ -75,7 +86,11 @@ def guard(
             print(f"interlock: {output.inert(error)}", file=sys.stderr)
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone; the interpreter would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(NOBODY_READS)
 
 
 async def _await(command: Callable[[], Awaitable[T]]) -> T:

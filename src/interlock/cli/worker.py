@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import structlog
 from cyclopts import App, Parameter
 
+from interlock import assemble
 from interlock.cli.output import inert
 from interlock.cli.session import USAGE, exit_code
-from interlock.errors import Error
+from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
 from interlock.worker.fleet import Fleet
 from interlock.worker.loop import Worker
 
 app = App(name="worker", help="Run the tasks of an app.")
+TOKEN: Final = "INTERLOCK_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Order:
     drain: bool
     once: bool
     is_member: bool = False
+    server: str | None = None
+    token_file: Path | None = None
 
 
 @app.default
@@ -57,11 +62,14 @@ def worker(
     affinity: Annotated[tuple[str, ...], Parameter(help="affinity keys it takes, * for any; several times")] = (),
     drain: Annotated[bool, Parameter(negative=(), help="stop when nothing is due")] = False,
     once: Annotated[bool, Parameter(negative=(), help="run one job and stop")] = False,
+    server: Annotated[str | None, Parameter(help="work for this server, wherever the app's own jobs are")] = None,
+    token_file: Annotated[Path | None, Parameter(help="file with the token for it; else INTERLOCK_TOKEN")] = None,
 ) -> None:
     """Run the tasks of an app. SIGTERM finishes what runs or hands it back, a second one hands it back at once."""
     order = Order(
-        target, concurrency, prefetch, lease, grace, name, type, capability, affinity, drain, once, processes > 1
-    )
+        target, concurrency, prefetch, lease, grace, name, type, capability, affinity, drain, once, processes > 1,
+        server, token_file,
+    )  # fmt: skip
     if processes > 1:
         if name is not None:
             refuse("several processes cannot share one --name")
@@ -76,6 +84,7 @@ def serve(order: Order) -> None:
     log_as_json()
     tasks = find(order.target)
     try:
+        work_for(tasks, order)
         one = Worker(
             tasks,
             concurrency=order.concurrency,
@@ -95,6 +104,28 @@ def serve(order: Order) -> None:
     except Error as error:
         structlog.get_logger("interlock.worker").critical("worker ended", code=error.code, error=str(error))
         sys.exit(exit_code(error))
+
+
+def work_for(tasks: Tasks, order: Order) -> None:
+    """Let the app find its jobs on the server that was named, if one was."""
+    if order.server is None:
+        if order.token_file is not None:
+            raise Invalid("a token goes with a server: name it with --server", pointer="/token")
+        return
+    server, token = order.server, _token(order.token_file)
+    assemble.check_server(server, token=token)
+    tasks.connect_by(lambda: assemble.open_client(server, token=token))
+
+
+def _token(file: Path | None) -> str | None:
+    """A secret is never an argument, which every process of the machine could read."""
+    file = file or (Path(path) if (path := os.environ.get(f"{TOKEN}_FILE")) else None)
+    if file is None:
+        return os.environ.get(TOKEN)
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file} cannot be read as a token: {error}", pointer="/token") from None
 
 
 async def _run(one: Worker, tasks: Tasks, order: Order) -> None:

@@ -79,11 +79,12 @@ class Cancel(NamedTuple):
 
 
 class Revoke(NamedTuple):
-    """Somebody ends a lease now, as if it had expired."""
+    """Somebody ends a lease now, as if it had expired; with `below` only one whose fence is lower."""
 
     id: str
     actor: str
     reason: str | None = None
+    below: int | None = None
     verb: Verb = Verb.REVOKE
 
 
@@ -118,6 +119,8 @@ def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | 
         case Revoke():
             if job.status is not Status.RUNNING:
                 return AlreadyFinished(job.id, f"it is {job.status}, nobody holds it")
+            if order.below is not None and job.fence >= order.below:
+                return Unchanged()
             return _lose_lease(order.verb, order.actor, "revoked", order.reason, job, now)
         case Expire():
             if job.status is Status.WAITING_FOR_APPROVAL:

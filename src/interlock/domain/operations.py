@@ -37,8 +37,8 @@ NO_OVERRIDES: Final = Overrides()
 class Redrive(NamedTuple):
     """Somebody wants an ended job done again, by a new one.
 
-    `origin` says where it begins: at the start, at the checkpoint, or after a step of that name. With `once` a job that was
-    redriven before is not redriven again: the answer is the job that came of it.
+    `origin` says where it begins: at the start, at the checkpoint, or after a step of that name. With `once` a job that
+    was redriven before is not redriven again: the answer is the job that came of it.
     """
 
     id: str

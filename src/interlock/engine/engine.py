@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from interlock.engine.artifacts import COLLECT_EVERY_SECONDS, Artifacts
+from interlock.engine.audit import Audit
 from interlock.engine.destination import Outside
 from interlock.engine.gates import Gates
 from interlock.engine.holders import Holders
@@ -13,12 +14,13 @@ from interlock.engine.presence import FORGET_EVERY_SECONDS, Workers
 from interlock.engine.progress import Progress
 from interlock.engine.reads import Reads
 from interlock.engine.registry import Registers
+from interlock.engine.restore import Restore
 from interlock.engine.retention import RETAIN_EVERY_SECONDS, Retention
 from interlock.engine.sender import Sender
 from interlock.engine.tokens import OWN, Tokens, Trust
 from interlock.engine.upkeep import Chore, Upkeep
 from interlock.engine.waits import Waits
-from interlock.engine.webhooks import Webhooks
+from interlock.engine.webhooks import SWEEP_EVERY_SECONDS, Webhooks
 from interlock.engine.why import Whys
 from interlock.storage.contract import Objects, Store
 from interlock.wire import LIMITS, Limits
@@ -51,19 +53,22 @@ class Engine:
         self.gates = Gates(store, limits)
         self.progress = Progress(store, limits)
         self.reads = Reads(store)
+        self.audit = Audit(store)
+        self.restore = Restore(store)
         self.tokens = Tokens(store, trust)
         self.why = Whys(store)
+        self.outside = outside or Outside(limits.webhooks)
+        self.webhooks = Webhooks(store, self.outside)
+        self.sender = Sender(store, self.outside)
         self.upkeep = Upkeep(
             store,
             [
                 Chore("artifacts", COLLECT_EVERY_SECONDS, self.artifacts.collect_aside),
+                Chore("subscriptions", SWEEP_EVERY_SECONDS, self.webhooks.sweep_subscriptions),
                 Chore("workers", FORGET_EVERY_SECONDS, self.workers.forget),
                 Chore("retention", RETAIN_EVERY_SECONDS, self.retention.retain_aside),
             ],
         )
-        self.outside = outside or Outside(limits.webhooks)
-        self.webhooks = Webhooks(store, self.outside)
-        self.sender = Sender(store, self.outside)
         self.waits = Waits(store)
         self.holders = Holders(store)
 

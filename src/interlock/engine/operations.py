@@ -247,7 +247,7 @@ class Operations:
     async def _found(
         self, tenant: str, action: Action, filter: Filter, limit: int, force: bool
     ) -> tuple[list[Job], list[tuple[str, Error]], int | None]:
-        """Up to `limit` jobs that fit and for which there is something to do, and where to go on if there may be more."""
+        """Up to `limit` jobs that fit and have something left to do, and where to go on if there are more."""
         wanted = LIVE if action is Action.CANCEL else ENDED
         statuses = tuple(status for status in filter.statuses or wanted if status in wanted)
         found: list[Job] = []

@@ -10,11 +10,11 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from interlock import wire
 from interlock.domain.policy import ClaimAsk
-from interlock.domain.presence import LATELY_SECONDS, Presence, Sighting, ask_to_dict, wanted
+from interlock.domain.presence import LATELY_SECONDS, Presence, Sighting, wanted
 from interlock.engine.reads import LONGEST_PAGE
 from interlock.engine.recent import Recent
 from interlock.storage.contract import Store
@@ -101,15 +101,3 @@ class Workers:
             await self._store.note_workers(tenant, sightings)
         except Exception as error:  # whoever claims meets the same fault, and says so
             log.debug("%d workers of %s were not noted: %s", len(sightings), tenant, error)
-
-
-def worker_to_dict(seen: Presence) -> dict[str, Any]:
-    """A worker as the API and the command line show it."""
-    return {
-        "name": seen.name,
-        "asks": [ask_to_dict(ask) for ask in seen.asks],
-        "first_seen_at": None if seen.first_seen_at is None else wire.when(seen.first_seen_at),
-        "last_seen_at": None if seen.last_seen_at is None else wire.when(seen.last_seen_at),
-        "running": seen.running,
-        "jobs": list(seen.job_ids),
-    }

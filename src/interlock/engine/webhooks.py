@@ -24,6 +24,7 @@ OLD_SECRET_SECONDS: Final = 86_400.0
 ENDED_KEPT_SECONDS: Final = 86_400.0
 DELIVERIES_KEPT_SECONDS: Final = 7 * 86_400.0
 AT_ONCE: Final = 500
+SWEEP_EVERY_SECONDS: Final = 60.0
 
 
 class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

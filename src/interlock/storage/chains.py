@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from interlock.domain.audit import history_hash
+from interlock.errors import Invalid
+from interlock.storage.audit_contract import VerifiedPart
 from interlock.storage.contract import Verdict
 
 
@@ -24,6 +26,16 @@ def verify(rows: Iterable[tuple[Any, ...]]) -> Verdict:
         count += 1
         last = row
     return Verdict(jobs, count, bad or _bad_end(last))
+
+
+def part(tenant: str, verdict: Verdict, bare: Sequence[str], next: str | None) -> VerifiedPart:
+    """What is told of some chains; bare names a job that has none."""
+    bad = verdict.first_bad or (f"{tenant} {bare[0]}: the job has no history" if bare else None)
+    return VerifiedPart(verdict.jobs, verdict.rows, bad, next)
+
+
+def no_such_place(cursor: str) -> Invalid:
+    return Invalid(f"{cursor[:100]!r} is not where a verification has stopped", pointer="/cursor")
 
 
 def _bad_row(row: tuple[Any, ...], before: tuple[Any, ...] | None) -> str | None:

@@ -26,6 +26,7 @@ from interlock.domain.webhook import (
     Subscribed,
     Subscription,
 )  # fmt: skip
+from interlock.storage.audit_contract import AuditStore
 from interlock.storage.operation_contract import OperationStore
 from interlock.storage.presence_contract import PresenceStore
 from interlock.storage.token_contract import TokenStore
@@ -256,7 +257,7 @@ class Outbox(Protocol):
         ...
 
 
-class Store(GateStore, ArtifactStore, ProgressStore, TokenStore, OperationStore, PresenceStore, Protocol):
+class Store(GateStore, ArtifactStore, AuditStore, ProgressStore, TokenStore, OperationStore, PresenceStore, Protocol):
     """One durable home for jobs."""
 
     @property

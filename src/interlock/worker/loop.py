@@ -22,7 +22,7 @@ from interlock.errors import Fatal, Invalid, Unavailable
 from interlock.sdk.app import App
 from interlock.sdk.context import Context
 from interlock.sdk.threads import Threads
-from interlock.worker.executor import execute, stopped
+from interlock.worker.executor import execute, failure, stopped
 from interlock.worker.heart import Heart
 from interlock.worker.patience import Patience
 from interlock.worker.reporter import Reporter
@@ -71,6 +71,8 @@ class Worker:
         )
         self._log: Any = structlog.get_logger("interlock.worker").bind(worker=self.name)
         self._stopping = self._at_once = False
+        self._changed = asyncio.Event()
+        self._claiming: asyncio.Task[list[Grant]] | None = None
         self._client: Client
         self._heart: Heart
         self._reporter: Reporter
@@ -107,10 +109,9 @@ class Worker:
         """Claim no more; finish what runs, or with `now` hand it back at once. Spends no attempt."""
         self._stopping = True
         self._at_once = self._at_once or now
-        with contextlib.suppress(AttributeError):  # not running yet
-            self._changed.set()
-            if self._claiming is not None:
-                self._claiming.cancel()
+        self._changed.set()
+        if self._claiming is not None:
+            self._claiming.cancel()
 
     def _prepare(self, client: Client) -> None:
         self._client = client
@@ -124,8 +125,6 @@ class Worker:
         self._held: dict[tuple[str, int], Run] = {}
         self._waiting: deque[Run] = deque()
         self._running = self._runs = 0
-        self._changed = asyncio.Event()
-        self._claiming: asyncio.Task[list[Grant]] | None = None
         self._unsure: ClaimAsk | None = None  # a claim whose answer was not heard
         self._names = (f"{secrets.token_hex(6)}-{n}" for n in itertools.count())
         self._free_names: list[str] = []
@@ -208,6 +207,9 @@ class Worker:
             order = await execute(run, self._threads)
         except asyncio.CancelledError:
             order = Release(*run.holder, reason="the worker was stopped")
+        except Exception as error:  # not the task's, which are values: our own
+            self._log.exception("a run could not be carried out", job=run.job.id)
+            order = failure(run, str(error), kind="worker_error")
         finally:
             self._let_go(run)
             if order is None:
@@ -267,6 +269,7 @@ class Worker:
     async def _wind_down(self) -> None:
         """Lose nothing: hand back what was not started, wait for what runs, then interrupt it and hand it back too."""
         self._stopping = True
+        recovering = asyncio.create_task(self._recover())
         for run in list(self._waiting):
             self._stop_run(run, Ending.SHUTDOWN)
         with contextlib.suppress(TimeoutError):
@@ -284,7 +287,7 @@ class Worker:
             self._reporter.report(run, Release(*run.holder, reason="the worker was stopped"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
-                await self._recover()
+                await recovering
                 await self._reporter.flushed()
         if left := await self._reporter.give_up():
             self._log.error("some runs could not be reported, their leases will run out", runs=left)

@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 from interlock.api import auth, shapes
 from interlock.api.body import declared_length, pieces_of
-from interlock.api.native import shown
 from interlock.api.native.holding import as_holder
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
 from interlock.api.waiting import upload_in_time
 from interlock.domain.artifact import Artifact, Holder
 from interlock.engine.artifacts import Download
+from interlock.shown import artifact_to_dict
 
 routes = Routes()
 
@@ -52,7 +52,7 @@ async def put_artifact(call: Call[None, Upload]) -> Answer:
             sha256=call.query.sha256,
         )
 
-    return answer(shown.artifact(await as_holder(call, grant, act)))
+    return answer(artifact_to_dict(await as_holder(call, grant, act)))
 
 
 @routes.add(
@@ -69,7 +69,7 @@ async def list_artifacts(call: Call[None, Page]) -> Answer:
     return page(
         call,
         f"artifacts {job.id}",
-        [shown.artifact(one) for one in found],
+        [artifact_to_dict(one) for one in found],
         more=len(found) == call.query.limit,
         end=end,
     )

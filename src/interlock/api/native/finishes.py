@@ -11,7 +11,7 @@ import msgspec
 from interlock import wire
 from interlock.api import problems, shapes
 from interlock.api.native import shown
-from interlock.api.native.grants import Held, HeldItem, count
+from interlock.api.native.grants import Held, HeldItem, count, odd_items
 from interlock.api.native.holding import as_holder, as_holders
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.artifact import File, Holder, Link
@@ -162,9 +162,12 @@ async def finishes(call: Call[Finishes, Nothing]) -> Answer:
     """Report on many jobs at once; each item has its own answer."""
     items = call.body.items
     wire.check_batch(items)
-    answers = await as_holders(
-        call, items, lambda item, worker: _order(item, item.id, worker, call.sanitized), call.engine.leases.finishes
-    )
+    odd = odd_items(call)
+
+    def order(i: int, worker: str) -> Finish:
+        return _order(items[i], items[i].id, worker, bool(odd) and odd[i])
+
+    answers = await as_holders(call, items, order, call.engine.leases.finishes)
     return answer(
         {
             "items": [

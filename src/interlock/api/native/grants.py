@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api.native.shown import kept
-from interlock.api.routes import ABSENT, Request
+from interlock.api.routes import ABSENT, Call, Request
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Event, Level
 
@@ -58,3 +59,16 @@ class EventPart(Request, frozen=True, kw_only=True):
 def count(value: dict[str, Any] | None) -> str | None:
     """What a run has used, as kept."""
     return None if value is None else wire.encode(value, what="usage").decode()
+
+
+def odd_items(call: Call[Any, Any]) -> list[bool]:
+    """Which items of a batch had text that was mended; none to tell of where nothing was."""
+    return [] if call.mended is None else [not _is_sound(item) for item in json.loads(call.mended)["items"]]
+
+
+def _is_sound(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -9,7 +9,7 @@ from msgspec import Meta
 from interlock import wire
 from interlock.api import problems, shapes
 from interlock.api.native import shown
-from interlock.api.native.grants import BODY_WITH_CHECKPOINT, CheckpointPart, EventPart, Held, HeldItem
+from interlock.api.native.grants import BODY_WITH_CHECKPOINT, CheckpointPart, EventPart, Held, HeldItem, odd_items
 from interlock.api.native.holding import as_holder, as_holders
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.job import Beat, Refused
@@ -62,9 +62,12 @@ async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
     """Extend many leases at once; each item has its own answer."""
     items = call.body.items
     wire.check_batch(items)
-    answers = await as_holders(
-        call, items, lambda item, worker: _beat(item, item.id, worker, call.sanitized), call.engine.leases.heartbeats
-    )
+    odd = odd_items(call)
+
+    def order(i: int, worker: str) -> Beat:
+        return _beat(items[i], items[i].id, worker, bool(odd) and odd[i])
+
+    answers = await as_holders(call, items, order, call.engine.leases.heartbeats)
     return answer(
         {
             "items": [

@@ -30,9 +30,6 @@ class Item(Grant, Protocol):
     def id(self) -> str: ...
 
 
-G = TypeVar("G", bound=Item)
-
-
 async def as_holder(call: Call[Any, Any], grant: Grant, act: Callable[[str, str], Awaitable[T]]) -> T:
     """Act on the job of the path. A worker that runs as several instances need not say which of them it is."""
     job_id = call.job_id
@@ -48,13 +45,16 @@ async def as_holder(call: Call[Any, Any], grant: Grant, act: Callable[[str, str]
 
 async def as_holders(
     call: Call[Any, Any],
-    items: Sequence[G],
-    order: Callable[[G, str], O],
+    items: Sequence[Item],
+    order: Callable[[int, str], O],
     act: Callable[[str, Sequence[O]], Awaitable[list[T | Refused]]],
 ) -> list[T | Refused]:
-    """The same for many at once: those whose holder has to be looked up go in a second batch."""
+    """The same for many at once, each order made of the number of its item and a name.
+
+    Those whose holder has to be looked up go in a second batch.
+    """
     names = [auth.worker_name(call.who, item.worker) for item in items]
-    made, refused = _orders(items, names, order)
+    made, refused = _orders(names, order)
     answers = refused | dict(zip(made, await act(call.who.tenant, list(made.values())) if made else [], strict=True))
     again: dict[int, str] = {}
     for i, given in answers.items():
@@ -63,20 +63,18 @@ async def as_holders(
             if holder is not None:
                 again[i] = holder
     if again:
-        orders = [order(items[i], holder) for i, holder in again.items()]
+        orders = [order(i, holder) for i, holder in again.items()]
         answers |= dict(zip(again, await act(call.who.tenant, orders), strict=True))
     return [answers[i] for i in range(len(items))]
 
 
-def _orders(
-    items: Sequence[G], names: Sequence[str], order: Callable[[G, str], O]
-) -> tuple[dict[int, O], dict[int, Any]]:
-    """Each item as an order; one that cannot be made into one is refused alone."""
+def _orders(names: Sequence[str], order: Callable[[int, str], O]) -> tuple[dict[int, O], dict[int, Any]]:
+    """An order for each item; one that cannot be made is refused alone."""
     made: dict[int, O] = {}
     refused: dict[int, Any] = {}
-    for i, (item, name) in enumerate(zip(items, names, strict=True)):
+    for i, name in enumerate(names):
         try:
-            made[i] = order(item, name)
+            made[i] = order(i, name)
         except Error as error:
             refused[i] = Refused(error)
     return made, refused

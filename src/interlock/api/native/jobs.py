@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from interlock import wire
 from interlock.api import auth, shapes
 from interlock.api.native import shown
-from interlock.api.native.pages import Page, page, place
+from interlock.api.native.pages import Limit, Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
@@ -27,8 +27,8 @@ class EnqueueBatch(Request, frozen=True, kw_only=True):
     jobs: list[JobRequest]
 
 
-class JobQuery(Page, frozen=True, kw_only=True):
-    """Which jobs a list shows."""
+class Selection(Request, frozen=True, kw_only=True):
+    """Which jobs are meant."""
 
     status: tuple[Status, ...] = ()
     type: str | None = None
@@ -39,6 +39,28 @@ class JobQuery(Page, frozen=True, kw_only=True):
     tag: tuple[str, ...] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
+
+    def filter(self, *, limit: int, before_seq: int | None = None) -> Filter:
+        return Filter(
+            statuses=self.status,
+            type=self.type,
+            agent=_agent(self.agent),
+            worker=self.worker,
+            stale_seconds=self.stale_seconds,
+            parent_id=None if self.parent is None else wire.job_id(self.parent, "parent"),
+            tags=self.tag,
+            created_after=wire.instant(self.created_after, "created_after"),
+            created_before=wire.instant(self.created_before, "created_before"),
+            before_seq=before_seq,
+            limit=limit,
+        )
+
+
+class JobQuery(Selection, frozen=True, kw_only=True):
+    """Which jobs a list shows."""
+
+    limit: Limit = 50
+    cursor: str | None = None
 
 
 class EditRequest(Request, frozen=True, kw_only=True):
@@ -52,10 +74,11 @@ class EditRequest(Request, frozen=True, kw_only=True):
 
 
 class CancelRequest(Request, frozen=True, kw_only=True):
-    """Why a job is to stop, and whether its worker is asked first."""
+    """Why a job is to stop, whether its worker is asked first, and whether those below it are to stop too."""
 
     reason: str | None = None
     force: bool = False
+    cascade: bool = False
 
 
 class Reason(Request, frozen=True, kw_only=True):
@@ -94,24 +117,15 @@ async def enqueue_batch(call: Call[EnqueueBatch, Nothing]) -> Answer:
 @routes.add("GET", "/v1/jobs", roles=["read"], query=JobQuery, answers={200: shapes.JobPage})
 async def list_jobs(call: Call[None, JobQuery]) -> Answer:
     """List jobs, newest first, without their payloads."""
-    query = call.query
     at = place(call, "jobs")
-    filter = Filter(
-        statuses=query.status,
-        type=query.type,
-        agent=_agent(query.agent),
-        worker=query.worker,
-        stale_seconds=query.stale_seconds,
-        parent_id=None if query.parent is None else wire.job_id(query.parent, "parent"),
-        tags=query.tag,
-        created_after=wire.instant(query.created_after, "created_after"),
-        created_before=wire.instant(query.created_before, "created_before"),
-        before_seq=None if at is None else int(at[0]),
-        limit=query.limit,
-    )
+    filter = call.query.filter(limit=call.query.limit, before_seq=None if at is None else int(at[0]))
     found = await call.engine.reads.jobs(call.who.tenant, filter)
     return page(
-        call, "jobs", await shown.jobs(call, found), more=len(found) == query.limit, end=[found[-1].seq if found else 0]
+        call,
+        "jobs",
+        await shown.jobs(call, found),
+        more=len(found) == call.query.limit,
+        end=[found[-1].seq if found else 0],
     )
 
 
@@ -181,9 +195,15 @@ async def edit_job(call: Call[EditRequest, Nothing]) -> Answer:
 )  # fmt: skip
 async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
     """Stop a job: at once unless it runs, then by request, or by force. A producer may stop what it has made."""
+    body = call.body
     if not call.who.may("operate"):
+        if body.cascade:  # what is below was not necessarily made by the same
+            raise auth.lacks(call.route)
         await auth.created(call)
-    done = await call.engine.jobs.cancel(call.who, call.job_id, reason=call.body.reason, force=call.body.force)
+    if body.cascade:
+        tree = await call.engine.operations.cancel_tree(call.who, call.job_id, reason=body.reason, force=body.force)
+        return answer(shown.receipt(tree.receipt) | {"descendants": tree.descendants})
+    done = await call.engine.jobs.cancel(call.who, call.job_id, reason=body.reason, force=body.force)
     return answer(shown.receipt(done))
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol
 
 from msgspec import Meta
 
 from interlock.api.cursors import Place
 from interlock.api.routes import Answer, Call, Request, answer
-
-T = TypeVar("T")
 
 LONGEST = 200
 Limit = Annotated[int, Meta(ge=1, le=LONGEST)]
@@ -23,12 +21,21 @@ class Page(Request, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-def place(call: Call[Any, Page], what: str) -> Place | None:
+class Paged(Protocol):
+    """A query that may say which part of a list."""
+
+    @property
+    def limit(self) -> int: ...
+    @property
+    def cursor(self) -> str | None: ...
+
+
+def place(call: Call[Any, Paged], what: str) -> Place | None:
     """Where the last page ended; the cursor of another list or tenant is refused."""
     return call.service.cursors.open(call.who.tenant, what, call.query.cursor)
 
 
-def page(call: Call[Any, Page], what: str, items: Sequence[Any], *, more: bool, end: Place) -> Answer:
+def page(call: Call[Any, Paged], what: str, items: Sequence[Any], *, more: bool, end: Place) -> Answer:
     """Items and, if there may be more, the cursor to go on with."""
     cursor = call.service.cursors.seal(call.who.tenant, what, end) if more and items else None
     return answer({"items": items, "next_cursor": cursor})

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from interlock.api import shapes
-from interlock.api.native import shown
 from interlock.api.native.jobs import Reason
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
-from interlock.domain.registry import QueueStats
+from interlock.shown import stats_to_dict
 
 routes = Routes()
 
@@ -27,7 +25,7 @@ class QueueShape(shapes.Shape, frozen=True, kw_only=True):
     succeeded: int
     failed: int
     cancelled: int
-    oldest_ready_age_seconds: float | None
+    oldest_ready_seconds: float | None
     enqueued_per_minute: float
     started_per_minute: float
     succeeded_per_minute: float
@@ -50,14 +48,14 @@ async def list_queues(call: Call[None, Nothing]) -> Answer:
     """Count the jobs of every type."""
     found = await call.engine.reads.queues(call.who.tenant)
     now = await call.engine.reads.now()
-    return answer({"items": [_shown(one, now) for one in found], "next_cursor": None})
+    return answer({"items": [stats_to_dict(one, now=now) for one in found], "next_cursor": None})
 
 
 @routes.add("GET", "/v1/queues/{type}", roles=["read"], answers={200: QueueShape})
 async def get_queue(call: Call[None, Nothing]) -> Answer:
     """Count the jobs of one type."""
     found = await call.engine.reads.queue(call.who.tenant, call.path["type"])
-    return answer(_shown(found, await call.engine.reads.now()))
+    return answer(stats_to_dict(found, now=await call.engine.reads.now()))
 
 
 @routes.add(
@@ -76,14 +74,3 @@ async def resume_queue(call: Call[Nothing, Nothing]) -> Answer:
     """Hand out jobs of a type again."""
     await call.engine.jobs.resume(call.who, call.path["type"])
     return Answer(204, media_type="")
-
-
-def _shown(stats: QueueStats, now: int) -> dict[str, Any]:
-    seen = stats._asdict()
-    oldest = seen.pop("oldest_ready_at")
-    age = None if oldest is None else max(0.0, (now - oldest) / 1_000_000)
-    return seen | {
-        "oldest_ready_age_seconds": age,
-        "paused": stats.paused_at is not None,
-        "paused_at": shown.when(stats.paused_at),
-    }

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from interlock import wire
 from interlock.api import shapes
 from interlock.api.native import shown
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
-from interlock.domain.registry import Agent, Defaults, JobType
+from interlock.shown import agent_to_dict, type_to_dict
 
 routes = Routes()
 
@@ -104,7 +103,7 @@ async def put_type(call: Call[TypeRequest, Nothing]) -> Answer:
         requires=call.body.requires,
         defaults=_said(call.body.defaults),
     )
-    return answer(_type(made))
+    return answer(type_to_dict(made))
 
 
 @routes.add("GET", "/v1/types", roles=["read"], query=Page, answers={200: TypePage})
@@ -115,14 +114,18 @@ async def list_types(call: Call[None, Page]) -> Answer:
     rest = [one for one in found if at is None or one.name > str(at[0])]
     some = rest[: call.query.limit]
     return page(
-        call, "types", [_type(one) for one in some], more=len(rest) > len(some), end=[one.name for one in some[-1:]]
+        call,
+        "types",
+        [type_to_dict(one) for one in some],
+        more=len(rest) > len(some),
+        end=[one.name for one in some[-1:]],
     )
 
 
 @routes.add("GET", "/v1/types/{name}", roles=["read"], answers={200: TypeShape})
 async def get_type(call: Call[None, Nothing]) -> Answer:
     """Show a registered type."""
-    return answer(_type(await call.engine.registry.type(call.who.tenant, call.path["name"])))
+    return answer(type_to_dict(await call.engine.registry.type(call.who.tenant, call.path["name"])))
 
 
 @routes.add("DELETE", "/v1/types/{name}", roles=["admin"], answers={204: None})
@@ -145,7 +148,7 @@ async def put_agent(call: Call[AgentRequest, Nothing]) -> Answer:
         backoff=None if body.backoff is None else msgspec.to_builtins(body.backoff),
         defaults=_said(body.defaults),
     )
-    return answer(_agent(made))
+    return answer(agent_to_dict(made))
 
 
 @routes.add("GET", "/v1/agents", roles=["read"], query=Page, answers={200: AgentPage})
@@ -155,13 +158,13 @@ async def list_agents(call: Call[None, Page]) -> Answer:
     after = ("", "") if at is None else (str(at[0]), str(at[1]))
     found = await call.engine.registry.agents(call.who.tenant, after=after, limit=call.query.limit)
     end: list[int | str] = [found[-1].kind, found[-1].id] if found else []
-    return page(call, "agents", [_agent(one) for one in found], more=len(found) == call.query.limit, end=end)
+    return page(call, "agents", [agent_to_dict(one) for one in found], more=len(found) == call.query.limit, end=end)
 
 
 @routes.add("GET", "/v1/agents/{kind}/{id}", roles=["read"], answers={200: AgentShape})
 async def get_agent(call: Call[None, Nothing]) -> Answer:
     """Show an agent."""
-    return answer(_agent(await call.engine.registry.agent(call.who.tenant, call.path["kind"], call.path["id"])))
+    return answer(agent_to_dict(await call.engine.registry.agent(call.who.tenant, call.path["kind"], call.path["id"])))
 
 
 @routes.add("DELETE", "/v1/agents/{kind}/{id}", roles=["admin"], answers={204: None})
@@ -173,34 +176,3 @@ async def delete_agent(call: Call[None, Nothing]) -> Answer:
 
 def _said(defaults: DefaultsPart | None) -> dict[str, Any] | None:
     return None if defaults is None else msgspec.to_builtins(defaults)
-
-
-def _defaults(found: Defaults) -> dict[str, Any]:
-    return {name: value for name, value in found._asdict().items() if value is not None} | (
-        {} if found.backoff is None else {"backoff": shown.raw(found.backoff)}
-    )
-
-
-def _type(found: JobType) -> dict[str, Any]:
-    return {
-        "name": found.name,
-        "schema": shown.raw(found.schema),
-        "requires": found.requires,
-        "defaults": _defaults(found.defaults),
-        "created_at": wire.when(found.created_at),
-        "updated_at": wire.when(found.updated_at),
-    }
-
-
-def _agent(found: Agent) -> dict[str, Any]:
-    return {
-        "kind": found.kind,
-        "id": found.id,
-        "max_concurrency": found.max_concurrency,
-        "strict": found.strict,
-        "backoff": shown.raw(found.defaults.backoff),
-        "defaults": _defaults(found.defaults),
-        "implicit": found.implicit,
-        "created_at": wire.when(found.created_at),
-        "updated_at": wire.when(found.updated_at),
-    }

@@ -9,7 +9,6 @@ import msgspec
 
 from interlock import wire
 from interlock.api.routes import Call
-from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job, Pulse, Receipt
 from interlock.domain.lifecycle import Status
 from interlock.domain.progress import EventRow, StepRow
@@ -49,20 +48,6 @@ def step(row: StepRow) -> dict[str, Any]:
 
 def event(row: EventRow) -> dict[str, Any]:
     return row._asdict() | {"payload": raw(row.payload), "at": wire.when(row.at)}
-
-
-def artifact(found: Artifact) -> dict[str, Any]:
-    """An artifact without the key of its bytes."""
-    return {
-        "id": found.id,
-        "job_id": found.job_id,
-        "name": found.name,
-        "size": found.size,
-        "sha256": None if found.sha256 is None else found.sha256.hex(),
-        "content_type": found.content_type,
-        "url": found.url,
-        "created_at": wire.when(found.created_at),
-    }
 
 
 def raw(text: str | None) -> msgspec.Raw | None:

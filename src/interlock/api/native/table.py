@@ -10,6 +10,7 @@ from interlock.api.native import (
     heartbeats,
     jobs,
     me,
+    operations,
     progress,
     queues,
     registry,
@@ -22,7 +23,7 @@ from interlock.api.routes import Route
 
 def routes() -> list[Route]:
     modules = (
-        jobs, results, claims, heartbeats, progress, artifacts, finishes, approvals, queues, registry, subscriptions,
-        tokens, me,
+        jobs, operations, results, claims, heartbeats, progress, artifacts, finishes, approvals, queues, registry,
+        subscriptions, tokens, me,
     )  # fmt: skip
     return [route for module in modules for route in module.routes]

@@ -12,7 +12,7 @@ from interlock.storage.postgres.connection import Conn, call
 
 async def of_job(connection: Conn, tenant: str, job_id: str) -> list[HistoryRow]:
     """Every row of one job, oldest first."""
-    return [_row(r) for r in await connection.fetch(call("history", 2), tenant, job_id)]
+    return [to_row(r) for r in await connection.fetch(call("history", 2), tenant, job_id)]
 
 
 async def grant_ends(
@@ -21,9 +21,10 @@ async def grant_ends(
     """The rows that ended the grants with these fences, where they have ended."""
     ids, fences = zip(*grants, strict=True)
     rows = await connection.fetch(call("grant_ends", 3), tenant, ids, fences)
-    return {(row.job_id, row.fence): row for row in map(_row, rows)}
+    return {(row.job_id, row.fence): row for row in map(to_row, rows)}
 
 
-def _row(row: Any) -> HistoryRow:
+def to_row(row: Any) -> HistoryRow:
+    """A row as it is selected: one column that is passed over, then from the id of the job on."""
     _, job_id, version, origin, target, verb, *rest = row
     return HistoryRow(job_id, version, origin and Status(origin), Status(target), Verb(verb), *rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.resources import files
 from typing import Final
 
@@ -13,7 +14,9 @@ from interlock.storage.postgres.connection import Conn
 
 PACKAGE: Final = "interlock.storage.postgres"
 LOCK: Final = 7_166_011_201  # any number, the same in every version
-VERBS: Final = ("lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats", "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why")
+GIVE_WAY_SECONDS: Final = 2
+KEEP_TRYING_SECONDS: Final = 120.0
+VERBS: Final = ("lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats", "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit")
 
 _LADDER: Final = """
 create schema if not exists interlock;
@@ -34,40 +37,58 @@ def verbs() -> Migration:
 
 
 async def migrate(dsn: str) -> list[str]:
-    """Apply what is missing in one transaction; a second migrator waits and finds nothing to do."""
+    """Apply what is missing in one transaction; a second migrator waits and finds nothing to do.
+
+    Whoever waits for the lock of a table makes everybody else wait behind it. So it gives way soon, and tries again.
+    """
     try:
         connection = await asyncpg.connect(dsn, timeout=10)
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
         raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + KEEP_TRYING_SECONDS
     try:
-        async with connection.transaction():
-            await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
-            await connection.execute(_LADDER)
-            rows = await connection.fetch("select number, checksum from interlock.schema_migration")
-            applied: dict[int, str] = {row[0]: row[1] for row in rows}
-            have = applied.pop(0, None)
-            todo = pending(migrations(PACKAGE), applied)
-            if have != verbs().checksum:
-                todo.append(verbs())
-            for m in todo:
-                await connection.execute(m.text)
-                await connection.execute(
-                    "insert into interlock.schema_migration (number, name, checksum) values ($1, $2, $3) "
-                    "on conflict (number) do update set checksum = excluded.checksum, applied_at = now()",
-                    m.number, m.name, m.checksum,
-                )  # fmt: skip
-            await connection.execute(
-                "grant select on interlock.schema_migration to interlock_app; "
-                "revoke execute on all functions in schema interlock from public; "
-                "grant execute on all functions in schema interlock to interlock_app, interlock_sweep"
-            )
-        return [m.name for m in todo]
+        while True:
+            try:
+                return await _climb(connection)
+            except asyncpg.LockNotAvailableError as error:
+                if clock() > deadline:
+                    raise Unavailable(
+                        "others have held the tables for too long; nothing was changed, migrate when it is quieter"
+                    ) from error
+                await asyncio.sleep(GIVE_WAY_SECONDS)
     except asyncpg.InsufficientPrivilegeError as error:
         raise SchemaMismatch(
             f"this role may not migrate the database ({error}); connect as the owner of the schema"
         ) from error
     finally:
         await connection.close()
+
+
+async def _climb(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
+    async with connection.transaction():
+        await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
+        await connection.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS}s'")
+        await connection.execute(_LADDER)
+        rows = await connection.fetch("select number, checksum from interlock.schema_migration")
+        applied: dict[int, str] = {row[0]: row[1] for row in rows}
+        have = applied.pop(0, None)
+        todo = pending(migrations(PACKAGE), applied)
+        if have != verbs().checksum:
+            todo.append(verbs())
+        for m in todo:
+            await connection.execute(m.text)
+            await connection.execute(
+                "insert into interlock.schema_migration (number, name, checksum) values ($1, $2, $3) "
+                "on conflict (number) do update set checksum = excluded.checksum, applied_at = now()",
+                m.number, m.name, m.checksum,
+            )  # fmt: skip
+        await connection.execute(
+            "grant select on interlock.schema_migration to interlock_app; "
+            "revoke execute on all functions in schema interlock from public; "
+            "grant execute on all functions in schema interlock to interlock_app, interlock_sweep"
+        )
+    return [m.name for m in todo]
 
 
 async def check(connection: Conn) -> None:

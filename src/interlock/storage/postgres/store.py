@@ -15,8 +15,9 @@ from interlock.domain.retry import SECOND
 from interlock.errors import SchemaMismatch
 from interlock.storage import chains
 from interlock.storage.contract import NO_TERMS, Due, Terms, Verdict
-from interlock.storage.postgres import change, claim, enqueue, history, ladder, within
+from interlock.storage.postgres import change, claim, enqueue, facts, history, ladder, within
 from interlock.storage.postgres.artifacts import ArtifactVerbs
+from interlock.storage.postgres.audit import AuditVerbs
 from interlock.storage.postgres.beats import checkpoint, heartbeat
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.gates import GateVerbs
@@ -34,7 +35,9 @@ NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 PAGE: Final = 2_000
 
 
-class PostgresStore(ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, RegistryVerbs, TokenVerbs, WhyVerbs):
+class PostgresStore(
+    ArtifactVerbs, AuditVerbs, GateVerbs, OperationVerbs, ProgressVerbs, RegistryVerbs, TokenVerbs, WhyVerbs
+):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
     def __init__(self, dsn: str, link: Link, clock: Callable[[], int] | None) -> None:
@@ -170,15 +173,7 @@ class PostgresStore(ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, Reg
         return self._bell.event()
 
     async def facts(self) -> dict[str, str]:
-        names = ("server_version", "synchronous_commit", "fsync", "full_page_writes")
-        facts = {}
-        for name in names:
-            ((value,),) = await self._fetch(f"show {name}")
-            facts[name] = str(value)
-        ((role, schema),) = await self._fetch(
-            "select current_user::text, (select name from interlock.schema_migration order by number desc limit 1)"
-        )
-        return {"engine": f"PostgreSQL {facts.pop('server_version')}", "role": role, "schema": schema, **facts}
+        return await self._run(facts.read)
 
     async def close(self) -> None:
         await self._bell.close()

@@ -56,7 +56,7 @@ def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) ->
         if not seqs:
             break
         granted += _grant(connection, tenant, ask, seqs, epoch << 32)
-    if ask.claim_id is not None:
+    if ask.claim_id is not None and granted:
         pairs = json.dumps([(job.seq, job.fence) for job in granted])
         db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"granted": pairs, "now": now})
     return granted

@@ -135,6 +135,15 @@ def prepare_file(path: str) -> None:
         raise Fatal(f"{file} can be written by other users; chmod 600 it first")
 
 
+def permissions(path: str) -> str:
+    """Who may do what with the file and its log, as four octal digits."""
+    files = [file for suffix in ("", "-wal", "-shm") if (file := Path(path + suffix)).exists()]
+    mode = 0
+    for file in files:
+        mode |= stat.S_IMODE(file.stat().st_mode)
+    return f"{mode:04o}"
+
+
 def explain(error: Exception, path: str) -> Error:
     """What a SQLite error means: wait, or stop."""
     if isinstance(error, Error):

@@ -15,14 +15,15 @@ _HISTORY: Final = load("interlock.storage.sqlite", "read.sql")["history"]
 
 def of_job(connection: Connection, tenant: str, job_id: str) -> list[HistoryRow]:
     """Every row of one job, oldest first."""
-    return [_row(r) for r in connection.rows(_HISTORY, {"tenant": tenant, "id": job_id})]
+    return [to_row(r) for r in connection.rows(_HISTORY, {"tenant": tenant, "id": job_id})]
 
 
 def grant_end(connection: Connection, tenant: str, job_id: str, fence: int) -> HistoryRow | None:
     """The row that ended the grant with this fence, if it has ended."""
     rows = connection.rows(_GRANT_END, {"tenant": tenant, "id": job_id, "fence": fence})
-    return _row(rows[0]) if rows else None
+    return to_row(rows[0]) if rows else None
 
 
-def _row(r: tuple[Any, ...]) -> HistoryRow:
+def to_row(r: tuple[Any, ...]) -> HistoryRow:
+    """A row as it is selected, from the id of the job on."""
     return HistoryRow(r[0], r[1], r[2] and Status(r[2]), Status(r[3]), Verb(r[4]), *r[5:])

@@ -142,10 +142,10 @@ def _children(
 
 
 def _prune(connection: Connection, tenant: str, order: PruneOrder) -> PrunedStep:
-    """What was made after the cutoff has not ended before it: where nothing older is left, the rest is not looked at."""
     rows = connection.rows(_SQL["next_jobs"], {"tenant": tenant, "after": order.after_seq, "step": order.step})
     cutoff = min(order.cutoff, connection.now)
     last_seq = rows[-1][0] if rows else order.after_seq
+    # What was made after the cutoff has not ended before it: where nothing older is left, the rest is not looked at.
     at_end = len(rows) < order.step or all(created_at >= cutoff for _, _, created_at, _, _ in rows)
     old = [(seq, id, hash) for seq, id, _, ended, hash in rows if ended is not None and ended < cutoff]
     if old and not order.dry_run:

@@ -56,14 +56,14 @@ DELETE FROM job_step WHERE tenant = :tenant AND job_id IN (SELECT value FROM jso
 DELETE FROM job_event WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_approval_vote
-DELETE FROM approval_vote WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM approval_vote INDEXED BY approval_vote_job WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_approval
-DELETE FROM approval WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
+DELETE FROM approval INDEXED BY approval_of_grant WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_outbox
 -- What is still on its way is delivered all the same.
-DELETE FROM outbox WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids)) AND settled_at IS NOT NULL;
+DELETE FROM outbox INDEXED BY outbox_job WHERE tenant = :tenant AND job_id IN (SELECT value FROM json_each(:ids)) AND settled_at IS NOT NULL;
 
 -- name: prunes
 SELECT id, at, actor, cutoff, jobs, first_seq, last_seq, hash FROM prune WHERE tenant = :tenant ORDER BY at DESC, id DESC LIMIT :limit;

@@ -22,8 +22,9 @@ from interlock.storage.migrate import migrations, pending
 from interlock.storage.signal import Signal
 from interlock.storage.sqlite import change, claim, enqueue, find, history
 from interlock.storage.sqlite.artifacts import ArtifactVerbs
+from interlock.storage.sqlite.audit import AuditVerbs
 from interlock.storage.sqlite.beats import checkpoint, heartbeat
-from interlock.storage.sqlite.connection import MEMORY, Connection, explain, prepare_file, wall_clock
+from interlock.storage.sqlite.connection import MEMORY, Connection, explain, permissions, prepare_file, wall_clock
 from interlock.storage.sqlite.gates import GateVerbs
 from interlock.storage.sqlite.operations import OperationVerbs
 from interlock.storage.sqlite.progress import ProgressVerbs
@@ -44,7 +45,9 @@ STOP_LOOKING_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 
-class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, OperationVerbs, ProgressVerbs, TokenVerbs, WhyVerbs):
+class SQLiteStore(
+    RegistryVerbs, ArtifactVerbs, AuditVerbs, GateVerbs, OperationVerbs, ProgressVerbs, TokenVerbs, WhyVerbs
+):
     """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
 
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
@@ -186,6 +189,7 @@ class SQLiteStore(RegistryVerbs, ArtifactVerbs, GateVerbs, OperationVerbs, Progr
             return {
                 "engine": f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})",
                 "file": self.path,
+                **({} if self.path == MEMORY else {"permissions": permissions(self.path)}),
                 "journal_mode": str(c.db.pragma("journal_mode")),
                 "synchronous": {0: "off", 1: "normal", 2: "full", 3: "extra"}[int(str(c.db.pragma("synchronous")))],
                 "integrity": str(c.db.pragma("quick_check")),

@@ -44,6 +44,9 @@ begin
   if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t) then
     perform interlock.join_lines(p_tenant);
   end if;
+  if p_seconds is null and not exists (select from interlock.job_type y where y.tenant = p_tenant and y.lease_seconds is not null) then
+    p_seconds := 60;
+  end if;
   select e.value::bigint << 32 into floor from interlock.epoch e;
 
   for attempt in 1..5 loop
@@ -106,7 +109,7 @@ begin
     raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
   end if;
 
-  if p_claim_id is not null then
+  if p_claim_id is not null and ids <> '{}' then
     insert into interlock.claim (tenant, worker, claim_id, job_ids, fences, at)
     values (p_tenant, p_worker, p_claim_id, ids, fences, t)
     on conflict (tenant, worker, claim_id) do update set job_ids = excluded.job_ids, fences = excluded.fences, at = excluded.at;

@@ -59,7 +59,8 @@ end $$;
 create or replace function interlock.prune(
   p_tenant text, p_id uuid, p_actor text, p_cutoff timestamptz, p_after bigint, p_step integer, p_dry_run boolean, p_kept_seconds double precision,
   out deleted integer, out last_seq bigint, out at_end boolean
-) language plpgsql security definer set search_path = interlock, pg_temp as $$
+) language plpgsql security definer set search_path = interlock, pg_temp
+  set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
   old uuid[];
 begin

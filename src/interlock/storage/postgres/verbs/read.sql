@@ -17,6 +17,7 @@ create or replace function interlock.find_jobs(
 ) returns setof interlock.job_view language plpgsql as $$
 declare
   found_in text := 'interlock.job_view v where v.tenant = $1';
+  newest_first text := 'v.seq';
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= interlock.clock()) then
@@ -29,8 +30,12 @@ begin
     found_in := '(select a.job_id from interlock.approval a where a.tenant = $1 and a.status = ''open'' offset 0) c
       join interlock.job_view v on v.tenant = $1 and v.id = c.job_id where true';
   elsif p_statuses <@ '{failed,dead_letter,cancelled}' and p_parent_id is null and p_agent_kind is null then
-    found_in := 'interlock.setback c join interlock.job_view v on v.tenant = $1 and v.seq = c.seq
-      where c.tenant = $1 and c.status = any($2)' || case when p_before_seq is null then '' else ' and c.seq < $12' end;
+    -- offset 0 keeps the planner from walking all jobs in search of the few that ended so
+    found_in := '(select s.seq from interlock.setback s where s.tenant = $1 and s.status = '
+      || case when cardinality(p_statuses) = 1 then '($2)[1]' else 'any($2)' end
+      || case when p_before_seq is null then '' else ' and s.seq < $12' end || ' order by s.seq desc offset 0) c
+      cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.seq = c.seq offset 0) v where true';
+    newest_first := 'c.seq';
   elsif p_statuses <@ '{queued,retry}' and p_parent_id is null and p_agent_kind is null
       and (select count(*) from (select from interlock.ready q where q.tenant = p_tenant limit 1001) few) <= 1000 then
     found_in := '(select q.job_id from interlock.ready q where q.tenant = $1
@@ -55,7 +60,7 @@ begin
     || case when cardinality(p_tags) = 0 then '' else ' and v.tags @> $9' end
     || case when p_created_after is null then '' else ' and v.created_at >= $10' end
     || case when p_created_before is null then '' else ' and v.created_at < $11' end
-    || ' order by v.seq desc limit $13'
+    || ' order by ' || newest_first || ' desc limit $13'
     using p_tenant, p_statuses, p_type, p_agent_kind, p_agent_id, p_worker, p_stale_seconds, p_parent_id, p_tags, p_created_after,
       p_created_before, p_before_seq, p_limit;
 end $$;

@@ -19,8 +19,8 @@ begin
   ), seen as materialized (
     select w.* from interlock.worker w where w.tenant = p_tenant and w.name collate "C" > p_after
   )
-  select coalesce(s.name, h.worker) as who, coalesce(s.asks, '[]'), s.first_seen_at, s.last_seen_at, coalesce(h.n, 0), coalesce(h.ids, '{}')
-  from seen s full join held h on h.worker = s.name order by who collate "C" limit p_limit;
+  select coalesce(s.name, h.worker), coalesce(s.asks, '[]'), s.first_seen_at, s.last_seen_at, coalesce(h.n, 0), coalesce(h.ids, '{}')
+  from seen s full join held h on h.worker = s.name order by coalesce(s.name, h.worker) collate "C" limit p_limit;
 end $$;
 
 -- Forgets those workers that are still unseen since then and still hold nothing.

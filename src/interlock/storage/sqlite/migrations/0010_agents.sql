@@ -6,16 +6,17 @@
 CREATE VIEW line_to_settle AS SELECT tenant, no AS line, 0 AS freed FROM agent WHERE 0;
 CREATE TRIGGER settle_line INSTEAD OF INSERT ON line_to_settle
 BEGIN
-  UPDATE agent SET used = used - NEW.freed WHERE tenant = NEW.tenant AND no = NEW.line AND NEW.freed > 0;
   UPDATE job SET blocked = 0 WHERE tenant = NEW.tenant AND seq IN (
-    SELECT j.seq FROM job j WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL
+    SELECT j.seq FROM job j INDEXED BY job_line WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL
       AND j.run_at <= interlock_clock()
     ORDER BY j.run_at, j.seq
-    LIMIT (SELECT max(coalesce(a.max_concurrency, 0) - a.used, 0) FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line));
-  UPDATE agent SET used = used + changes() WHERE tenant = NEW.tenant AND no = NEW.line;
-  UPDATE agent SET next_due = CASE WHEN used < max_concurrency THEN (
-    SELECT min(j.run_at) FROM job j WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL) END
-  WHERE tenant = NEW.tenant AND no = NEW.line;
+    LIMIT (SELECT max(coalesce(a.max_concurrency, 0) - a.used + NEW.freed, 0) FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line));
+  UPDATE agent SET used = used - NEW.freed + changes(),
+    next_due = CASE WHEN used - NEW.freed + changes() < max_concurrency THEN (
+      SELECT min(j.run_at) FROM job j INDEXED BY job_line WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL) END
+  WHERE tenant = NEW.tenant AND no = NEW.line
+    -- a full line whose head moved up stays as it is
+    AND NOT (changes() = NEW.freed AND used >= max_concurrency AND next_due IS NULL);
 END;
 
 -- To deal out a line again is to insert it here: when a job may come before one that has a place already. Jobs that have not
@@ -53,7 +54,7 @@ BEGIN
 END;
 
 -- The verbs settle the lines they touch; whoever else changes a job has its line counted anew.
-CREATE TRIGGER line_of_changed_job AFTER UPDATE ON job
+CREATE TRIGGER line_of_changed_job AFTER UPDATE OF status, run_at, awaiting, blocked, started_at ON job
 WHEN NEW.line IS NOT NULL AND only_interlock_may_change_jobs()
 BEGIN
   SELECT RAISE(ABORT, 'interlock: a job has no place in the line of its agent and cannot be granted')

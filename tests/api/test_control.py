@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.api.rig import NEVER, Api, pointer, problem
+from tests.support.eventually import eventually
 
 
 async def waiting(api: Api, **fields: Any) -> dict[str, Any]:
@@ -160,7 +161,7 @@ async def test_queues_count_their_jobs(api: Api) -> None:
     api.clock.advance(5)
     queue = api.ok(await api.get("/v1/queues/a"))
     assert (queue["ready"], queue["delayed"], queue["in_progress"], queue["paused"]) == (1, 1, 0, False)
-    assert queue["oldest_ready_age_seconds"] == 5
+    assert queue["oldest_ready_seconds"] == 5
     assert {one["type"]: one["in_progress"] for one in api.ok(await api.get("/v1/queues"))["items"]} == {"a": 0, "b": 1}
     problem(await api.get("/v1/queues/nobody"), 404, "not_found")
 
@@ -180,3 +181,66 @@ async def test_subscriptions_show_their_secret_once(api: Api) -> None:
     assert api.ok(await api.get(f"{path}/deliveries"))["items"] == []
     api.ok(await api.call("DELETE", path), 204)
     problem(await api.get(path), 404, "not_found")
+
+
+async def test_an_ended_job_is_done_again_by_a_new_one(api: Api) -> None:
+    job = await api.running(payload={"n": 1}, priority=3)
+    problem(await api.post(f"/v1/jobs/{job['id']}/redrive"), 409, "not_ended")
+    api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", {"fence": job["lease"]["fence"]}))
+    body = {"from": "start", "overrides": {"priority": 9}, "idempotency_key": "again"}
+    first = await api.post(f"/v1/jobs/{job['id']}/redrive", body)
+    made = api.ok(first, 201)
+    assert (made["redrive_of"], made["payload"], made["priority"], made["status"]) == (job["id"], {"n": 1}, 9, "queued")
+    again = await api.post(f"/v1/jobs/{job['id']}/redrive", body)
+    assert api.ok(again)["id"] == made["id"]
+    assert again.headers["idempotent-replay"] == "true"
+    wrong = await api.post(f"/v1/jobs/{job['id']}/redrive", {"overrides": {"priority": 5000}})
+    assert pointer(wrong) == "/overrides/priority"
+
+
+async def test_a_whole_family_is_cancelled(api: Api) -> None:
+    parent = await api.enqueue(type="parent")
+    child = await api.enqueue(type="child", parent_id=parent["id"])
+    done = api.ok(await api.post(f"/v1/jobs/{parent['id']}/cancel", {"cascade": True}))
+    assert (done["status"], done["descendants"]) == ("cancelled", 1)
+    assert (await api.job(child["id"]))["status"] == "cancelled"
+
+
+async def test_many_jobs_are_cancelled_at_once_and_a_dry_run_only_counts(api: Api) -> None:
+    jobs = [await api.enqueue(type="a") for _ in range(3)]
+    await api.enqueue(type="b")
+    body: dict[str, Any] = {"action": "cancel", "filter": {"type": "a"}, "limit": 2}
+    dry = api.ok(await api.post("/v1/jobs/bulk", body | {"dry_run": True}))
+    assert (dry["matched"], dry["done"], dry["more"]) == (2, 0, True)
+    assert api.ok(await api.post("/v1/jobs/bulk", body))["done"] == 2
+    assert api.ok(await api.post("/v1/jobs/bulk", body))["done"] == 1
+    named = api.ok(await api.post("/v1/jobs/bulk", {"action": "redrive", "ids": [jobs[0]["id"], NEVER]}))
+    assert (named["done"], [one["error"]["code"] for one in named["refused"]]) == (1, ["not_found"])
+    problem(await api.post("/v1/jobs/bulk", {"action": "cancel"}), 422, "invalid")
+
+
+async def test_why_names_the_clause(api: Api) -> None:
+    job = await api.enqueue(delay_seconds=60)
+    assert api.ok(await api.get(f"/v1/jobs/{job['id']}/why"))["clause"] == "due_later"
+
+
+async def test_workers_that_asked_are_listed(api: Api) -> None:
+    await api.claim(worker="w7", types=["a"])
+    await eventually(lambda: _listed(api, "w7"))
+
+
+async def test_old_jobs_are_pruned_and_the_rest_verifies(api: Api) -> None:
+    gone, kept = await api.enqueue(), await api.enqueue()
+    api.ok(await api.post(f"/v1/jobs/{gone['id']}/cancel"))
+    api.clock.advance(10 * 86_400)
+    assert api.ok(await api.post("/v1/prune", {"days": 7, "dry_run": True}))["deleted"] == 1
+    assert api.ok(await api.post("/v1/prune", {"days": 7})) == {"deleted": 1, "more": False}
+    problem(await api.get(f"/v1/jobs/{gone['id']}"), 404, "not_found")
+    assert (await api.job(kept["id"]))["status"] == "queued"
+    verdict = api.ok(await api.get("/v1/audit/verify"))
+    assert (verdict["ok"], verdict["first_bad"], verdict["next_cursor"]) == (True, None, None)
+    assert len(api.ok(await api.get("/v1/audit/head"))["head"]) == 64
+
+
+async def _listed(api: Api, name: str) -> bool:
+    return name in [one["name"] for one in api.ok(await api.get("/v1/workers"))["items"]]

@@ -1,0 +1,222 @@
+"""Operations: do jobs again, act on many at once, ask why, clean up, audit."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from interlock.api import problems, shapes
+from interlock.api.native import shown
+from interlock.api.native.jobs import Selection
+from interlock.api.native.pages import Page, page, place
+from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
+from interlock.domain.operations import START, Action
+from interlock.domain.presence import Presence, ask_to_dict
+
+routes = Routes()
+
+AUDITED_AT_ONCE = 1000
+
+
+class OverridesPart(Request, frozen=True, kw_only=True):
+    """What the new job has otherwise than the old one."""
+
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay_seconds: float | None = None
+    max_attempts: int | None = None
+    tags: tuple[str, ...] | None = None
+    payload: msgspec.Raw = ABSENT
+
+
+class RedriveRequest(Request, frozen=True, kw_only=True, rename={"origin": "from"}):
+    """From where to do a job again: the start, its checkpoint, or after a step, by name."""
+
+    origin: str = START
+    overrides: OverridesPart = OverridesPart()
+    idempotency_key: str | None = None
+
+
+class BulkRequest(Request, frozen=True, kw_only=True):
+    """What to do, and to which jobs: named, or found by a filter."""
+
+    action: Action
+    ids: tuple[str, ...] | None = None
+    filter: Selection | None = None
+    dry_run: bool = False
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    reason: str | None = None
+    force: bool = False
+
+
+class PruneRequest(Request, frozen=True, kw_only=True):
+    """Which ended jobs to delete: those older than so many days."""
+
+    days: Annotated[float, Meta(ge=0)]
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    dry_run: bool = False
+
+
+class BulkShape(shapes.Shape, frozen=True, kw_only=True):
+    """How many fitted, how many were done, and whether there are more like them."""
+
+    matched: int
+    done: int
+    more: bool
+    refused: list[shapes.ItemRefused]
+
+
+class PrunedShape(shapes.Shape, frozen=True, kw_only=True):
+    """How many jobs were deleted, and whether there are more."""
+
+    deleted: int
+    more: bool
+
+
+class WhyShape(shapes.Shape, frozen=True, kw_only=True):
+    """What keeps a job from running, the clause that decides first."""
+
+    clause: str
+    message: str
+
+
+class WorkerShape(shapes.Shape, frozen=True, kw_only=True):
+    """A worker that asked for jobs."""
+
+    name: str
+    asks: list[dict[str, Any]]
+    first_seen_at: datetime | None
+    last_seen_at: datetime | None
+    running: int
+    jobs: list[str]
+
+
+class WorkerPage(shapes.Shape, frozen=True, kw_only=True):
+    """Workers, by name."""
+
+    items: list[WorkerShape]
+    next_cursor: str | None
+
+
+class Verdict(shapes.Shape, frozen=True, kw_only=True):
+    """The result of an audit of some jobs; go on with the cursor until there is none."""
+
+    ok: bool
+    jobs: int
+    rows: int
+    first_bad: str | None
+    next_cursor: str | None
+
+
+class Head(shapes.Shape, frozen=True, kw_only=True):
+    """One hash over the ends of all chains, to be kept elsewhere."""
+
+    head: str
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/redrive", roles=["operate"], body=RedriveRequest, body_optional=True,
+    headers=["Idempotency-Key"], answers={201: shapes.Job, 200: shapes.Job},
+)  # fmt: skip
+async def redrive(call: Call[RedriveRequest, Nothing]) -> Answer:
+    """Do an ended job again, by a new one."""
+    wish = call.body.overrides
+    payload = bytes(wish.payload)
+    done = await call.engine.operations.redrive(
+        call.who,
+        call.job_id,
+        origin=call.body.origin,
+        priority=wish.priority,
+        run_at=wish.run_at,
+        delay_seconds=wish.delay_seconds,
+        max_attempts=wish.max_attempts,
+        tags=wish.tags,
+        payload=payload or None,
+        key=call.headers.idempotency_key(call.body.idempotency_key),
+    )
+    job = await call.engine.reads.job(call.who.tenant, done.id)
+    headers = shown.etag(job) | {"location": f"/v1/jobs/{job.id}"}
+    if done.replayed:
+        return answer(await shown.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
+    return answer(await shown.job(call, job), 201, headers=headers)
+
+
+@routes.add("POST", "/v1/jobs/bulk", roles=["operate"], body=BulkRequest, answers={200: BulkShape})
+async def bulk(call: Call[BulkRequest, Nothing]) -> Answer:
+    """Cancel or redrive many jobs; the same call again goes on where it ended."""
+    body = call.body
+    done = await call.engine.operations.bulk(
+        call.who,
+        body.action,
+        ids=body.ids,
+        filter=None if body.filter is None else body.filter.filter(limit=body.limit),
+        dry_run=body.dry_run,
+        limit=body.limit,
+        reason=body.reason,
+        force=body.force,
+    )
+    refused = [problems.item(id, error) for id, error in done.refused]
+    return answer({"matched": done.matched, "done": done.done, "more": done.more, "refused": refused})
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/why", roles=["read"], answers={200: WhyShape})
+async def explain_job(call: Call[None, Nothing]) -> Answer:
+    """Name the clause that keeps a job from running."""
+    return answer((await call.engine.why.of(call.who.tenant, call.job_id)).to_dict())
+
+
+@routes.add("GET", "/v1/workers", roles=["read"], query=Page, answers={200: WorkerPage})
+async def list_workers(call: Call[None, Page]) -> Answer:
+    """List the workers that have asked for jobs, by name."""
+    at = place(call, "workers")
+    after = "" if at is None else str(at[0])
+    found = await call.engine.workers.seen(call.who.tenant, after=after, limit=call.query.limit)
+    end: list[int | str] = [one.name for one in found[-1:]]
+    return page(call, "workers", [_worker(one) for one in found], more=len(found) == call.query.limit, end=end)
+
+
+@routes.add("POST", "/v1/prune", roles=["admin"], body=PruneRequest, answers={200: PrunedShape})
+async def prune(call: Call[PruneRequest, Nothing]) -> Answer:
+    """Delete jobs that ended long ago, with all they own."""
+    body = call.body
+    done = await call.engine.retention.prune(call.who, body.days, limit=body.limit, dry_run=body.dry_run)
+    return answer({"deleted": done.deleted, "more": done.more})
+
+
+@routes.add("GET", "/v1/audit/verify", roles=["admin"], query=Page, answers={200: Verdict})
+async def verify_audit(call: Call[None, Page]) -> Answer:
+    """Recompute the chains of some jobs and name the first row that does not fit."""
+    at = place(call, "audit")
+    part = await call.engine.audit.verify_part(
+        call.who.tenant, after=None if at is None else str(at[0]), jobs=AUDITED_AT_ONCE
+    )
+    cursor = None if part.next is None else call.service.cursors.seal(call.who.tenant, "audit", [part.next])
+    return answer(
+        {
+            "ok": part.first_bad is None,
+            "jobs": part.jobs,
+            "rows": part.rows,
+            "first_bad": part.first_bad,
+            "next_cursor": cursor,
+        }
+    )
+
+
+@routes.add("GET", "/v1/audit/head", roles=["admin"], answers={200: Head})
+async def audit_head(call: Call[None, Nothing]) -> Answer:
+    """Show one hash over the ends of all chains."""
+    return answer({"head": await call.engine.reads.head()})
+
+
+def _worker(seen: Presence) -> dict[str, Any]:
+    return {
+        "name": seen.name,
+        "asks": [ask_to_dict(ask) for ask in seen.asks],
+        "first_seen_at": shown.when(seen.first_seen_at),
+        "last_seen_at": shown.when(seen.last_seen_at),
+        "running": seen.running,
+        "jobs": seen.job_ids,
+    }

@@ -1,0 +1,108 @@
+"""`interlock artifacts`: list, get."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+from cyclopts import App, Parameter
+
+from interlock import wire
+from interlock.cli import output
+from interlock.cli.files import whole_or_absent
+from interlock.cli.session import Common, run
+from interlock.domain.artifact import Artifact
+from interlock.domain.principal import Principal
+from interlock.engine.artifacts import LONGEST_PAGE
+from interlock.engine.engine import Engine
+from interlock.errors import Invalid, NotFound
+from interlock.shown import artifact_to_dict
+
+app = App(name="artifacts", help="See and fetch the files of jobs.")
+NOTHING = Common()
+
+
+@app.command(name="list")
+def list_(
+    job_id: str,
+    *,
+    limit: Annotated[int, Parameter(help="1 to 200")] = 50,
+    before: Annotated[str | None, Parameter(help="only those older than this one, to page on")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """List the files and links of a job, newest first."""
+
+    async def command(engine: Engine, who: Principal) -> list[Artifact]:
+        last = None if before is None else await engine.artifacts.get(who.tenant, job_id, before)
+        place = None if last is None else (last.created_at, last.id)
+        return await engine.artifacts.list(who.tenant, job_id, before=place, limit=limit)
+
+    found = run(common, command)
+    if common.json:
+        output.as_json({"items": [artifact_to_dict(one) for one in found]})
+    elif not found:
+        output.say("no artifacts")
+    else:
+        output.table(
+            ("id", "name", "size", "type", "added", "url"),
+            ((a.id, a.name, a.size, a.content_type, wire.when(a.created_at)[:19] + "Z", a.url) for a in found),
+        )
+
+
+@app.command
+def get(
+    job_id: str,
+    artifact: str,
+    *,
+    to: Annotated[Path | None, Parameter(name=["--output", "-o"], help="a file, there when it is whole")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Fetch a file of a job by its name or id, to standard output or a file; its hash is checked on the way.
+
+    Parameters
+    ----------
+    artifact
+        Its name, or its id. A name is never taken as a path: say where it goes with --output.
+    """
+
+    async def command(engine: Engine, who: Principal) -> Artifact:
+        if to is None and (common.json or sys.stdout.isatty()):
+            raise Invalid("say with --output FILE where the bytes are to go", pointer="/output")
+        found = await _named(engine, who.tenant, job_id, artifact)
+        if to is None:
+            await _copy(engine, who.tenant, found, sys.stdout.buffer)
+        else:
+            with whole_or_absent(to) as file:
+                await _copy(engine, who.tenant, found, file)
+        return found
+
+    found = run(common, command)
+    if common.json:
+        output.as_json(artifact_to_dict(found) | {"output": str(to)})
+    elif to is not None:
+        output.say(f"{to}: {found.size} bytes, sha256 {(found.sha256 or b'').hex()}")
+
+
+async def _named(engine: Engine, tenant: str, job_id: str, artifact: str) -> Artifact:
+    """The file with this name, else the one with this id."""
+    place: tuple[int, str] | None = None
+    while page := await engine.artifacts.list(tenant, job_id, before=place, limit=LONGEST_PAGE):
+        for one in page:
+            if artifact in (one.name, one.id):
+                return one
+        place = (page[-1].created_at, page[-1].id)
+    raise NotFound(artifact, what="artifact")
+
+
+async def _copy(engine: Engine, tenant: str, found: Artifact, file: BinaryIO) -> None:
+    done = 0
+    download = await engine.artifacts.read(tenant, found.job_id, found.id)
+    with output.progress("fetched", unit="bytes") as tell:
+        async with aclosing(download.chunks) as chunks:
+            async for chunk in chunks:
+                file.write(chunk)
+                done += len(chunk)
+                tell(done)
+    file.flush()

@@ -1,0 +1,76 @@
+"""`interlock config`: show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from cyclopts import App
+
+from interlock import config
+from interlock.cli import output
+from interlock.cli.session import Common, guard
+
+app = App(name="config", help="See the settings in force.")
+NOTHING = Common()
+MASK: Final = "***"
+
+# Names under which a URL, or a key of an issuer, carries what nobody may read.
+SECRET: Final = frozenset(
+    {"password", "passwd", "passfile", "sslpassword", "secret", "client_secret", "token", "access_key", "secret_key"}
+    | {"k", "d", "p", "q", "dp", "dq", "qi", "oth"}
+)
+
+
+@app.command
+def show(*, common: Common = NOTHING) -> None:
+    """Print every setting, its value with secrets masked, and where it was said."""
+    flags = {"database": common.database, "tenant": common.tenant}
+
+    async def command() -> dict[str, tuple[Any, str]]:
+        values, said = asdict(config.load(flags)), config.sources(flags)
+        values["auth"] = values["auth"] or config.OFF
+        return {name: (masked(value), said[name]) for name, value in values.items()}
+
+    settings = guard(common, command)
+    if common.json:
+        output.as_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
+    else:
+        output.table(
+            ("setting", "value", "source"),
+            ((name, _said(value), source) for name, (value, source) in settings.items()),
+        )
+
+
+def masked(value: Any) -> Any:
+    """A value of any depth in which nothing secret is left to read."""
+    if isinstance(value, str):
+        return _masked_url(value) if "://" in value else value
+    if isinstance(value, Mapping):
+        return {name: MASK if str(name).lower() in SECRET else masked(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(inner) for inner in value]
+    return value
+
+
+def _masked_url(url: str) -> str:
+    try:
+        scheme, place, path, query, fragment = urlsplit(url)
+    except ValueError:
+        return MASK
+    user, at, host = place.rpartition("@")
+    name, colon, _ = user.partition(":")
+    wishes = [
+        (key, MASK if key.lower() in SECRET else value) for key, value in parse_qsl(query, keep_blank_values=True)
+    ]
+    shown = f"{scheme}://{name}{colon}{MASK if colon else ''}{at}{host}{path}"
+    shown += f"?{urlencode(wishes, quote_via=quote, safe='/*')}" if wishes else ""
+    return shown + (f"#{fragment}" if fragment else "")
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(one) for one in value)
+    return "" if value is None else str(value)

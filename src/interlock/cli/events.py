@@ -1,0 +1,98 @@
+"""`interlock jobs tail|wait`: follow what jobs tell, and wait for their end."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from interlock import wire
+from interlock.cli import output
+from interlock.cli.session import UNSUCCESSFUL, Common, run
+from interlock.domain.job import Job
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.principal import Principal
+from interlock.domain.progress import EventRow
+from interlock.engine.engine import Engine
+from interlock.engine.waits import LONGEST_WAIT_SECONDS
+
+NOTHING = Common()
+
+
+def tail(
+    job_id: str | None = None,
+    *,
+    after: Annotated[int, Parameter(help="only events of the job after this number")] = 0,
+    common: Common = NOTHING,
+) -> None:
+    """Print events as they are told: of one job until it has ended, or of all jobs from now on; JSON lines with --json.
+
+    Parameters
+    ----------
+    job_id
+        The job; without it the events of all jobs.
+    """
+
+    async def command(engine: Engine, who: Principal) -> None:
+        if job_id is not None:
+            async for page in engine.progress.tail(who.tenant, wire.job_id(job_id), after=after):
+                _print(page, common, with_job=False)
+            return
+        async for fed in engine.progress.follow(who.tenant, await engine.progress.feed_end(who.tenant)):
+            _print([one.event for one in fed], common, with_job=True)
+
+    run(common, command)
+
+
+def wait(
+    job_id: str,
+    *,
+    timeout: Annotated[float | None, Parameter(help="seconds to wait; not given = until it ends")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Wait for a job to end and print its result. Exit code 6 if it ended otherwise than succeeded, or not in time."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
+        left = wire.seconds(timeout, "timeout", 0, wire.LONGEST_DELAY_SECONDS)
+        with output.progress("waited", unit="s") as tell:
+            waited = 0.0
+            while True:
+                turn = LONGEST_WAIT_SECONDS if left is None else min(LONGEST_WAIT_SECONDS, left - waited)
+                job = await engine.waits.ended(who.tenant, job_id, wait_seconds=turn)
+                waited += turn
+                if job.status in TERMINAL or (left is not None and waited >= left):
+                    return job, await engine.reads.now()
+                tell(round(waited))
+
+    job, now = run(common, command)
+    if common.json:
+        output.as_json(wire.job_to_dict(job, now=now))
+    elif job.status is Status.SUCCEEDED:
+        output.say(job.result if job.result is not None else "null")
+    else:
+        print(f"interlock: {output.inert(_ending(job))}", file=sys.stderr)
+    if job.status is not Status.SUCCEEDED:
+        sys.exit(UNSUCCESSFUL)
+
+
+def _ending(job: Job) -> str:
+    if job.status not in TERMINAL:
+        return f"job {job.id} has not ended yet, it is {job.status}"
+    why = job.cancel_reason
+    if job.error is not None:
+        why = str(msgspec.json.decode(job.error).get("message", ""))
+    return f"job {job.id} ended as {job.status}" + (f": {why}" if why else "")
+
+
+def _print(rows: list[EventRow], common: Common, *, with_job: bool) -> None:
+    for row in rows:
+        if common.json:
+            payload = None if row.payload is None else msgspec.Raw(row.payload.encode())
+            shown: dict[str, Any] = row._asdict() | {"payload": payload, "at": wire.when(row.at)}
+            sys.stdout.write(msgspec.json.encode(shown).decode() + "\n")
+        else:
+            parts = [wire.when(row.at), *([row.job_id] if with_job else []), f"{row.level:<5}", row.message]
+            output.say(" ".join([*parts, *([row.payload] if row.payload else [])]))
+    sys.stdout.flush()

@@ -1,0 +1,258 @@
+"""`interlock jobs cancel|revoke|redrive` and `interlock prune`: for one job, several, or all that fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, NoReturn
+
+from cyclopts import Parameter
+
+from interlock import wire
+from interlock.cli import jobs, output
+from interlock.cli.session import REFUSED, Common, guard, run
+from interlock.domain.job import Filter, Job, Receipt
+from interlock.domain.lifecycle import Status
+from interlock.domain.operations import START, Action
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.engine.operations import Bulk
+from interlock.engine.retention import Pruned
+from interlock.errors import Invalid
+
+NOTHING = Common()
+Reason = Annotated[str | None, Parameter(help="why; kept in the history of the job")]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="do not ask")]
+DryRun = Annotated[bool, Parameter(negative=(), help="only tell how many they would be")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Which:
+    """Which jobs, where they are not named: those that fit everything that is said."""
+
+    status: Annotated[tuple[Status, ...], Parameter(help="may be given several times")] = ()
+    type: str | None = None
+    agent: Annotated[str | None, Parameter(help="for whom, as KIND/ID")] = None
+    worker: str | None = None
+    parent: str | None = None
+    tag: Annotated[tuple[str, ...], Parameter(help="several = all of them")] = ()
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+    def filter(self) -> Filter | None:
+        """What to look for; None if nothing was said."""
+        if self == ANY:
+            return None
+        agent = None if self.agent is None else jobs.agent_name(self.agent)
+        return Filter(
+            statuses=self.status,
+            type=self.type,
+            agent=None if agent is None else (agent.kind, agent.id),
+            worker=self.worker,
+            parent_id=None if self.parent is None else wire.job_id(self.parent, "parent"),
+            tags=self.tag,
+            created_after=wire.instant(self.created_after, "created_after"),
+            created_before=wire.instant(self.created_before, "created_before"),
+        )
+
+
+ANY = Which()
+
+
+@jobs.app.command
+def cancel(
+    *ids: str,
+    reason: Reason = None,
+    force: Annotated[bool, Parameter(negative=(), help="take the lease away at once")] = False,
+    cascade: Annotated[bool, Parameter(negative=(), help="with every job under it")] = False,
+    which: Which = ANY,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    common: Common = NOTHING,
+) -> None:
+    """Stop jobs: at once unless they run, then by request, or by force.
+
+    Parameters
+    ----------
+    ids
+        The jobs; without any, those that the filters find.
+    """
+    if len(ids) != 1 or dry_run:
+        if cascade:
+            _refuse(common, "--cascade takes one job")
+        _many(common, Action.CANCEL, ids, which, dry_run=dry_run, yes=yes, reason=reason, force=force)
+        return
+
+    async def command(engine: Engine, who: Principal) -> tuple[Receipt, int]:
+        if not cascade:
+            return await engine.jobs.cancel(who, ids[0], reason=reason, force=force), 0
+        return await engine.operations.cancel_tree(who, ids[0], reason=reason, force=force)
+
+    receipt, below = run(common, command)
+    if common.json:
+        output.as_json({"id": receipt.id, "status": receipt.status, "version": receipt.version, "descendants": below})
+        return
+    said = "asked to stop" if receipt.status is Status.RUNNING else str(receipt.status)
+    output.say(f"{receipt.id}: {said}" + (f", and {below} under it" if cascade else ""))
+
+
+@jobs.app.command
+def revoke(job_id: str, *, reason: Reason = None, common: Common = NOTHING) -> None:
+    """End a lease now, as if it had expired: the job is tried again, if it may be."""
+
+    async def command(engine: Engine, who: Principal) -> Receipt:
+        return await engine.jobs.revoke(who, job_id, reason=reason)
+
+    receipt = run(common, command)
+    if common.json:
+        output.as_json({"id": receipt.id, "status": receipt.status, "version": receipt.version})
+    else:
+        output.say(f"{receipt.id}: {receipt.status}")
+
+
+@jobs.app.command
+def redrive(
+    *ids: str,
+    origin: Annotated[str, Parameter(name="--from", help="start, checkpoint, or the step to go on after")] = START,
+    priority: int | None = None,
+    delay: Annotated[float | None, Parameter(help="seconds before it may start")] = None,
+    run_at: datetime | None = None,
+    max_attempts: int | None = None,
+    retag: Annotated[tuple[str, ...] | None, Parameter(help="its tags instead of the old ones")] = None,
+    payload: Annotated[str | None, Parameter(help="another payload: JSON text, @FILE or -")] = None,
+    key: Annotated[str | None, Parameter(help="the same call again answers the same job")] = None,
+    which: Which = ANY,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    common: Common = NOTHING,
+) -> None:
+    """Do ended jobs again, each by a new job. Of many, those that were redriven before are passed over.
+
+    Parameters
+    ----------
+    ids
+        The jobs; without any, those that the filters find. Where to begin and what to change can be said for one.
+    """
+    wishes: dict[str, Any] = {
+        "priority": priority, "delay_seconds": delay, "run_at": run_at, "max_attempts": max_attempts, "tags": retag,
+        "key": key, "payload": payload,
+    }  # fmt: skip
+    said = {name: value for name, value in wishes.items() if value is not None}
+    if len(ids) != 1 or dry_run:
+        if said or origin != START:
+            _refuse(common, "what a redriven job has otherwise, and where it begins, is said for one job at a time")
+        _many(common, Action.REDRIVE, ids, which, dry_run=dry_run, yes=yes)
+        return
+
+    async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
+        if payload is not None:
+            said["payload"] = jobs.payload_bytes(payload)
+        told = await engine.operations.redrive(who, ids[0], origin=origin, **said)
+        return await engine.reads.job(who.tenant, told.id), told.replayed, await engine.reads.now()
+
+    job, replayed, now = run(common, command)
+    if common.json:
+        output.as_json(wire.job_to_dict(job, now=now) | {"replayed": replayed})
+    else:
+        output.say(f"{job.id}{' (was there already)' if replayed else ''}")
+
+
+def prune(
+    *,
+    days: Annotated[float, Parameter(help="delete what ended more than so many days ago")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    common: Common = NOTHING,
+) -> None:
+    """Delete ended jobs with all they own: history, steps, events, approvals, artifacts. There is no way back."""
+
+    async def command(engine: Engine, who: Principal, dry_run: bool) -> Pruned:
+        deleted, after_seq = 0, 0
+        with output.progress("counted" if dry_run else "deleted") as tell:
+            while True:
+                done = await engine.retention.prune(who, days, limit=1000, dry_run=dry_run, after_seq=after_seq)
+                deleted, after_seq = deleted + done.deleted, done.last_seq
+                tell(deleted)
+                if not done.more:
+                    return Pruned(deleted, False, after_seq)
+
+    if not dry_run and not yes:
+        found = run(common, lambda engine, who: command(engine, who, True)).deleted
+        _confirm(common, f"delete {found} jobs of tenant {common.who.tenant} for good")
+    done = run(common, lambda engine, who: command(engine, who, dry_run))
+    if common.json:
+        output.as_json({"deleted": 0 if dry_run else done.deleted, "matched": done.deleted, "more": False})
+    else:
+        output.say(f"{done.deleted} jobs {'would be' if dry_run else 'were'} deleted")
+
+
+def _many(
+    common: Common,
+    action: Action,
+    ids: tuple[str, ...],
+    which: Which,
+    *,
+    dry_run: bool,
+    yes: bool,
+    **wishes: Any,
+) -> None:
+    """Act on all jobs named or found, a thousand at a time, and tell of each that could not be done."""
+
+    async def command(engine: Engine, who: Principal, dry_run: bool) -> Bulk:
+        filter = which.filter()
+        if (filter is None) == (not ids):
+            raise Invalid("name jobs, or say by filters which ones; not both")
+        if ids:
+            return await engine.operations.bulk(who, action, ids=ids, dry_run=dry_run, **wishes)
+        assert filter is not None
+        return await _all_that_fit(
+            filter, lambda f: engine.operations.bulk(who, action, filter=f, dry_run=dry_run, **wishes)
+        )
+
+    if not dry_run and not yes:
+        found = run(common, lambda engine, who: command(engine, who, True)).matched
+        _confirm(common, f"{action} {found} jobs")
+    told = run(common, lambda engine, who: command(engine, who, dry_run))
+    if common.json:
+        refused = [{"id": id, **wire.error_to_dict(error)} for id, error in told.refused]
+        output.as_json({"matched": told.matched, "done": told.done, "more": told.more, "refused": refused})
+    else:
+        for _, error in told.refused:
+            print(f"interlock: {output.inert(error)}", file=sys.stderr)
+        output.say(f"{told.matched} matched" if dry_run else f"{told.done} of {told.matched} done")
+    if told.refused:
+        sys.exit(REFUSED)
+
+
+async def _all_that_fit(filter: Filter, act: Callable[[Filter], Awaitable[Bulk]]) -> Bulk:
+    """One call after another, each from where the last one ended."""
+    total = Bulk(0, 0, False)
+    with output.progress("done with") as tell:
+        while True:
+            told = await act(filter)
+            total = Bulk(
+                total.matched + told.matched, total.done + told.done, False, None, total.refused + told.refused
+            )
+            tell(total.matched)
+            if not told.more:
+                return total
+            filter = filter._replace(before_seq=told.before_seq)
+
+
+def _confirm(common: Common, what: str) -> None:
+    """Ask a person; whoever cannot be asked has to say --yes."""
+    if not sys.stdin.isatty() or common.json:
+        _refuse(common, f"this would {what}; say --yes to do it, or --dry-run to see how many they are")
+    if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
+        _refuse(common, "nothing was done")
+
+
+def _refuse(common: Common, why: str) -> NoReturn:
+    async def refuse() -> NoReturn:
+        raise Invalid(why)
+
+    guard(common, refuse)
+    raise AssertionError(why)

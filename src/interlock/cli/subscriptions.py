@@ -1,0 +1,184 @@
+"""`interlock subscriptions`: create, list, show, delete, renew, rotate, deliveries, redeliver."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from interlock import wire
+from interlock.cli import output
+from interlock.cli.session import Common, run
+from interlock.domain.principal import Principal
+from interlock.domain.webhook import Delivery, DeliveryFilter, DeliveryStatus, Mode, Subscription
+from interlock.engine.engine import Engine
+from interlock.engine.webhooks import Created, SubscriptionRequest, delivery_to_dict, subscription_to_dict
+
+app = App(name="subscriptions", help="Say who is told of what by webhooks, and see what became of telling them.")
+NOTHING = Common()
+ExpiresIn = Annotated[float | None, Parameter(help="seconds until it ends; not given = never")]
+Limit = Annotated[int, Parameter(help="1 to 200")]
+
+
+@app.command
+def create(
+    url: str,
+    *,
+    event: Annotated[
+        tuple[str, ...], Parameter(help="job.succeeded, queue.ready, approval.requested …; several times")
+    ],
+    type: Annotated[tuple[str, ...], Parameter(help="only jobs of this type; several times; none given = all")] = (),
+    group: Annotated[str | None, Parameter(help="one member of the group is told, in turn")] = None,
+    min_interval: Annotated[float, Parameter(help="seconds between two messages; bursts are folded")] = 0.0,
+    expires_in: ExpiresIn = None,
+    key: Annotated[str | None, Parameter(help="the same call again answers the same subscription")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Tell a URL of events. The secret that signs the messages is printed, the only time it is shown."""
+    request = SubscriptionRequest(
+        url=url,
+        events=list(event),
+        types=list(type) or None,
+        mode=Mode.BROADCAST if group is None else Mode.GROUP,
+        group_id=group,
+        min_interval_seconds=min_interval,
+        expires_in_seconds=expires_in,
+        key=key,
+    )
+
+    async def command(engine: Engine, who: Principal) -> tuple[Created, int]:
+        return await engine.webhooks.subscribe(who, request), await engine.reads.now()
+
+    made, now = run(common, command)
+    if common.json:
+        shown = subscription_to_dict(made.subscription, now=now)
+        output.as_json(shown | {"secret": made.secret, "replayed": made.replayed})
+    else:
+        output.say(f"{made.subscription.id} {made.secret or '(was there already)'}")
+
+
+@app.command(name="list")
+def list_(
+    *,
+    limit: Limit = 50,
+    before: Annotated[str | None, Parameter(help="only those older than this id, to page on")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """List subscriptions, newest first, without their secrets."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[list[Subscription], int]:
+        return await engine.webhooks.subscriptions(who, before=before, limit=limit), await engine.reads.now()
+
+    found, now = run(common, command)
+    if common.json:
+        output.as_json({"items": [subscription_to_dict(one, now=now) for one in found]})
+    elif not found:
+        output.say("no subscriptions")
+    else:
+        output.table(
+            ("id", "url", "events", "types", "group", "active", "expires"),
+            (
+                (s.id, s.url, " ".join(s.events), " ".join(s.types or ()), s.group_id,
+                 "yes" if subscription_to_dict(s, now=now)["active"] else f"no: {s.ended_reason or 'expired'}",
+                 None if s.expires_at is None else wire.when(s.expires_at)[:19] + "Z")
+                for s in found
+            ),
+        )  # fmt: skip
+
+
+@app.command
+def show(subscription_id: str, *, common: Common = NOTHING) -> None:
+    """Show one subscription, without its secret."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
+        return await engine.webhooks.subscription(who, subscription_id), await engine.reads.now()
+
+    _tell(common, *run(common, command))
+
+
+@app.command
+def delete(subscription_id: str, *, common: Common = NOTHING) -> None:
+    """Tell no more; what was on its way is dropped."""
+
+    async def command(engine: Engine, who: Principal) -> None:
+        await engine.webhooks.unsubscribe(who, subscription_id)
+
+    run(common, command)
+    if common.json:
+        output.as_json({"deleted": subscription_id})
+    else:
+        output.say(f"{subscription_id}: deleted")
+
+
+@app.command
+def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Common = NOTHING) -> None:
+    """Go on telling, for so long or without end; also after it had ended."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
+        renewed = await engine.webhooks.renew(who, subscription_id, expires_in_seconds=expires_in)
+        return renewed, await engine.reads.now()
+
+    _tell(common, *run(common, command))
+
+
+@app.command
+def rotate(subscription_id: str, *, common: Common = NOTHING) -> None:
+    """Make a new secret and print it, the only time it is shown; for a day the old one signs too."""
+
+    async def command(engine: Engine, who: Principal) -> str:
+        return await engine.webhooks.rotate(who, subscription_id)
+
+    secret = run(common, command)
+    if common.json:
+        output.as_json({"secret": secret})
+    else:
+        output.say(secret)
+
+
+@app.command
+def deliveries(
+    subscription_id: str | None = None,
+    *,
+    job: Annotated[str | None, Parameter(help="only those about this job")] = None,
+    status: Annotated[DeliveryStatus | None, Parameter(help="whatever their status if not said")] = None,
+    limit: Limit = 50,
+    before: Annotated[str | None, Parameter(help="only those older than this id, to page on")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """List what was sent, newest first: to one subscription, or to all."""
+
+    async def command(engine: Engine, who: Principal) -> list[Delivery]:
+        return await engine.webhooks.deliveries(who, DeliveryFilter(subscription_id, job, status, before, limit))
+
+    found = run(common, command)
+    if common.json:
+        output.as_json({"items": [delivery_to_dict(one) for one in found]})
+    elif not found:
+        output.say("no deliveries")
+    else:
+        output.table(
+            ("id", "event", "job", "status", "tries", "answer", "error"),
+            ((d.id, d.event, d.job_id, d.status, d.attempts, d.last_status_code, d.last_error) for d in found),
+        )
+
+
+@app.command
+def redeliver(delivery_id: str, *, common: Common = NOTHING) -> None:
+    """Send a delivery again, with the same id and body; a running server does it."""
+
+    async def command(engine: Engine, who: Principal) -> Delivery:
+        return await engine.webhooks.redeliver(who, delivery_id)
+
+    sent = run(common, command)
+    if common.json:
+        output.as_json(delivery_to_dict(sent))
+    else:
+        output.say(f"{sent.id}: {sent.status}")
+
+
+def _tell(common: Common, found: Subscription, now: int) -> None:
+    shown = subscription_to_dict(found, now=now)
+    if common.json:
+        output.as_json(shown)
+    else:
+        output.facts(shown)

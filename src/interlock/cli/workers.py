@@ -1,0 +1,55 @@
+"""`interlock workers`: who asks for jobs, and who runs them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from interlock import shown, wire
+from interlock.cli import output
+from interlock.cli.session import Common, run
+from interlock.domain.policy import ClaimAsk, Names
+from interlock.domain.presence import Presence
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+
+app = App(name="workers", help="See who asks for jobs, and who runs them.")
+NOTHING = Common()
+
+
+@app.command(name="list")
+def list_(
+    *,
+    limit: Annotated[int, Parameter(help="1 to 200")] = 50,
+    after: Annotated[str, Parameter(help="only workers whose names come after this one, to page on")] = "",
+    common: Common = NOTHING,
+) -> None:
+    """Show workers by name: what they take, when they last asked, and how many jobs they run."""
+
+    async def command(engine: Engine, who: Principal) -> list[Presence]:
+        return await engine.workers.seen(who.tenant, after=after, limit=limit)
+
+    workers = run(common, command)
+    if common.json:
+        output.as_json({"items": [shown.worker_to_dict(worker) for worker in workers]})
+    elif not workers:
+        output.say("no workers")
+    else:
+        columns = ("worker", "last asked", "runs", "types", "capabilities", "repositories", "affinity keys")
+        output.table(columns, [row for worker in workers for row in _rows(worker)])
+
+
+def _rows(worker: Presence) -> list[tuple[object, ...]]:
+    """One line for each thing a worker asks for; only the first says who it is."""
+    asked = "never" if worker.last_seen_at is None else wire.when(worker.last_seen_at)[:19] + "Z"
+    takes: list[tuple[str, ...]] = [_takes(ask) for ask in worker.asks] or [()]
+    return [(worker.name, asked, worker.running, *takes[0])] + [("", "", "", *more) for more in takes[1:]]
+
+
+def _takes(ask: ClaimAsk) -> tuple[str, ...]:
+    return _names(ask.types), _names(ask.capabilities), _names(ask.repositories), _names(ask.affinity_keys)
+
+
+def _names(names: Names | None) -> str:
+    return "any" if names is None else ", ".join(sorted(names)) or "none"

@@ -1,0 +1,83 @@
+"""From a problem document back to the class that an engine in this process would have raised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock import errors
+from interlock.errors import Error, Fatal, Fault, Invalid, Malformed, Unavailable
+
+# What each class tells besides its sentence; where nobody says it, a blank of its type stands in.
+_FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
+    errors.NotFound: {"job_id": ""},
+    errors.LeaseLost: {"job_id": "", "fence": 0},
+    errors.AlreadyFinished: {"job_id": "", "how": ""},
+    errors.NotRunning: {"job_id": "", "fence": 0},
+    errors.CheckpointConflict: {"job_id": "", "seq": 0, "current": 0},
+    errors.NoCancelRequested: {"job_id": ""},
+    errors.TokenExists: {"key": "", "token_id": ""},
+    errors.ParentEnded: {"job_id": ""},
+    errors.NotEditable: {"job_id": ""},
+    errors.NotEnded: {"job_id": "", "state": ""},
+    errors.AlreadyDecided: {"gate_id": "", "how": ""},
+    errors.DigestMismatch: {"gate_id": ""},
+    errors.Gone: {"gate_id": ""},
+    errors.PreconditionFailed: {"job_id": "", "expected": 0, "version": 0},
+    errors.AgentInUse: {"kind": "", "id": ""},
+    errors.TooLarge: {"what": "", "size": 0, "limit": 0},
+    errors.IdempotencyKeyReuse: {"key": "", "job_id": ""},
+    errors.UnknownType: {"type": ""},
+    errors.UnknownAgent: {"kind": "", "id": ""},
+    errors.Unsatisfiable: {"size": 0},
+    errors.ArtifactLost: {"artifact_id": ""},
+}
+_KINDS: Final = {
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Error)
+}
+_NOT_NOW: Final = frozenset({408, 425, 429, 502, 503, 504})
+# Members of every problem document, which are no facts of an error though some have the name of one.
+_FRAME: Final = frozenset({"type", "title", "status", "code", "detail", "errors"})
+
+
+def problem(body: bytes) -> dict[str, Any]:
+    """The problem document of a refusal; something between us and the server may have answered in another form."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def rebuilt(said: Mapping[str, Any], status: int, known: Mapping[str, object]) -> Error:
+    """The error that a problem document stands for; what it does not tell is taken from what was asked."""
+    kind = _KINDS.get(str(said.get("code")), Unavailable if status in _NOT_NOW else Error)
+    if issubclass(kind, Fatal):
+        kind = Unavailable  # it is the server that must stop; another one, or the same one mended, will answer
+    detail = str(said.get("detail") or f"the server answered with status {status}")
+    error = kind.__new__(kind, detail)
+    if isinstance(error, Invalid):
+        error.faults = tuple(_faults(said)) or (Fault("", detail),)
+    elif isinstance(error, Malformed):
+        error.pointer = next(iter(_faults(said)), Fault("", "")).pointer
+    told = {name: value for name, value in said.items() if name not in _FRAME}
+    for name, blank in _facts(kind).items():
+        setattr(error, name, told.get(name, known.get(name, blank)))
+    return error
+
+
+def is_passing(status: int) -> bool:
+    """Whether an answer with this status is about the moment, not about what was asked."""
+    return status in _NOT_NOW
+
+
+def _facts(kind: type[Error]) -> Mapping[str, object]:
+    return next((_FACTS[base] for base in kind.__mro__ if base in _FACTS), {})
+
+
+def _faults(said: Mapping[str, Any]) -> list[Fault]:
+    given = said.get("errors")
+    if not isinstance(given, list):
+        return []
+    return [Fault(str(one.get("pointer", "")), str(one.get("message", ""))) for one in given if isinstance(one, dict)]

@@ -1,0 +1,57 @@
+"""After a restore: whoever worked before it must not go on, and no fence of theirs may come again."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from interlock.domain import principal
+from interlock.domain.decide import Revoke
+from interlock.domain.job import Filter, Receipt
+from interlock.domain.lifecycle import Status
+from interlock.domain.principal import Principal
+from interlock.domain.retry import SECOND
+from interlock.storage.contract import Store
+
+AT_ONCE: Final = 500
+REASON: Final = "the database was restored"
+
+# Epochs follow the calendar, so that a backup that is restored twice does not get the same one twice. In these steps
+# a fence stays below 2^53, which every JSON reader can hold, for forty years.
+CALENDAR_START: Final = 1_767_225_600 * SECOND  # 2026-01-01
+CALENDAR_STEP: Final = 600 * SECOND
+
+
+class Restored(NamedTuple):
+    """The epoch from now on, and how many leases were ended."""
+
+    epoch: int
+    revoked: int
+
+
+class Restore:
+    """What is to be done with a database that has come back from a backup."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def restored(self, who: Principal) -> Restored:
+        """Raise the epoch and end every lease from before, whoever's it is; called again it does the same again."""
+        who.need("admin")
+        now = await self._store.now()
+        epoch = await self._store.raise_epoch(max((now - CALENDAR_START) // CALENDAR_STEP, 0))
+        revoked = 0
+        for tenant in await self._store.tenants():
+            revoked += await self._revoke_all(tenant, below=epoch << 32)
+        return Restored(epoch, revoked)
+
+    async def _revoke_all(self, tenant: str, *, below: int) -> int:
+        """The line is drawn by the fence: a lease that was granted since is left alone."""
+        revoked = 0
+        page = Filter(statuses=(Status.RUNNING,), limit=AT_ONCE)
+        while jobs := await self._store.find(tenant, page):
+            old = [job for job in jobs if job.fence < below]
+            orders = [Revoke(job.id, principal.system("restored"), REASON, below) for job in old]
+            answers = await self._store.carry_out(tenant, orders) if orders else []
+            revoked += sum(isinstance(answer, Receipt) and answer.fence < below for answer in answers)
+            page = page._replace(before_seq=jobs[-1].seq)
+        return revoked

@@ -1,0 +1,42 @@
+"""What every engine offers to auditors, and after a restore: a part of the contract of a store."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from interlock.domain.job import HistoryRow
+
+
+class Chronicle(NamedTuple):
+    """The whole history of one job, and its place in the order of arrival."""
+
+    seq: int
+    rows: tuple[HistoryRow, ...]
+
+
+class VerifiedPart(NamedTuple):
+    """What was read of some chains, the first row that does not fit, and where to go on; None at the end."""
+
+    jobs: int
+    rows: int
+    first_bad: str | None
+    next: str | None
+
+
+class AuditStore(Protocol):
+    """The part of a store that hands out history in bounded pieces, and draws the line under a restore."""
+
+    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[Chronicle]:
+        """Histories in the order of arrival, from a place on, of so many jobs."""
+        ...
+
+    async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
+        """Recompute the chains of so many jobs, and compare their ends with the jobs."""
+        ...
+
+    async def raise_epoch(self, above: int) -> int:
+        """Lift every fence to come over all fences handed out so far; the new epoch, higher than `above`.
+
+        Only the owner of a database may do this. No claim that is under way keeps the old epoch.
+        """
+        ...

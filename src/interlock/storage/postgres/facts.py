@@ -1,0 +1,32 @@
+"""What an operator wants to know of a PostgreSQL database."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlock.storage.postgres.connection import Conn
+
+_SETTINGS: Final = ("synchronous_commit", "fsync", "full_page_writes")
+
+_FACTS: Final = """
+select current_user::text as role,
+  case when (select rolsuper or rolbypassrls from pg_roles where rolname = session_user) then 'superuser'
+       when pg_has_role(session_user, (select nspowner from pg_namespace where nspname = 'interlock'), 'member')
+       then 'owner'
+       else 'app' end as rights,
+  (select name from interlock.schema_migration order by number desc limit 1) as schema,
+  coalesce((select 'not forced on ' || string_agg(c.relname, ', ' order by c.relname) from pg_class c
+    where c.relnamespace = 'interlock'::regnamespace and c.relkind in ('r', 'p')
+      and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant' and not a.attisdropped)
+      and not (c.relrowsecurity and c.relforcerowsecurity)), 'forced') as row_security,
+  case when has_table_privilege('interlock_app', 'interlock.job_history', 'insert, update, delete, truncate')
+       then 'writable by the app role' else 'append-only' end as history
+"""
+
+
+async def read(connection: Conn) -> dict[str, str]:
+    """Version, rights, schema, and the settings that durability hangs on."""
+    (row,) = await connection.fetch(_FACTS)
+    version = await connection.fetchval("show server_version")
+    settings = {name: str(await connection.fetchval(f"show {name}")) for name in _SETTINGS}
+    return {"engine": f"PostgreSQL {version}", **dict(row), **settings}

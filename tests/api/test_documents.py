@@ -1,0 +1,56 @@
+"""The documents about the service say what it does: every route, role, code, bound and metric."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from interlock.api.admission import Admission
+from interlock.api.app import routes
+from interlock.api.metrics import Metrics
+from interlock.api.options import Options
+from interlock.api.problems import catalogue
+
+DOCS = Path(__file__).parents[2] / "docs"
+API = (DOCS / "api.md").read_text()
+DEPLOYING = (DOCS / "deploying.md").read_text()
+
+
+def test_every_route_is_documented_with_its_roles_and_no_other_is() -> None:
+    rows = re.findall(r"^\| (GET|POST|PUT|PATCH|DELETE) `([^`]+)` \| ([^|]+) \|", API, re.MULTILINE)
+    said = {(method, path): set(who.strip().split(", ")) for method, path, who in rows}
+    served = {
+        (route.method, route.path): set(route.roles) or ({"any credential"} if route.needs_credential else {"none"})
+        for route in routes()
+    }
+    assert said == served | {("GET", "/openapi.json"): {"none"}, ("GET", "/docs"): {"none"}}
+
+
+def test_every_code_is_documented_with_its_status() -> None:
+    said = {code: int(status) for code, status in re.findall(r"^\| `(\w+)` \| (\d{3}) \|", API, re.MULTILINE)}
+    assert said == {
+        code: status for code, (status, _) in catalogue().items() if code not in ("conflict", "gone", "fatal")
+    }
+
+
+def test_every_metric_is_documented() -> None:
+    names = {metric.name for metric in Metrics(Admission(Options())).registry.collect()}
+    said = {name.removesuffix("_total") for name in re.findall(r"^\| `(interlock_\w+)` \|", DEPLOYING, re.MULTILINE)}
+    assert said == names
+
+
+def test_the_bounds_are_those_of_the_service() -> None:
+    options = Options()
+    for said in (
+        f"{options.most_active}; one tenant half",
+        f"{options.most_waiting:,}; one tenant half",
+        f"| connections | {options.most_connections:,} |",
+        f"{options.body_budget // 1024**2} MiB",
+        f"{options.largest_head // 1024} KiB, 100 headers, {options.head_seconds:g} s",
+        f"{options.body_seconds:g} s; an upload must keep up {options.slowest_upload // 1024} KiB/s",
+        f"| a reader that takes nothing | {options.stalled_seconds:g} s |",
+        f"| an idle connection | {options.idle_seconds:g} s |",
+        f"get up to {options.grace_seconds:g} s",
+    ):
+        assert said in DEPLOYING, said
+    assert f"every {options.keep_alive_seconds:g} s" in API

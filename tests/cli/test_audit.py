@@ -1,0 +1,76 @@
+"""`interlock audit` from outside: bounded verification, and an export that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.test_cli import CLI, cli
+
+__all__ = ["cli"]  # the fixture
+
+
+@pytest.fixture
+def ids(cli: CLI) -> list[str]:
+    return [cli("jobs", "add", "t").stdout.strip() for _ in range(3)]
+
+
+def test_a_verification_goes_on_where_the_one_before_has_stopped(cli: CLI, ids: list[str]) -> None:
+    first = cli.json("audit", "verify", "--limit", "2")
+    assert (first["ok"], first["jobs"], first["rows"], first["first_bad"]) == (True, 2, 2, None)
+    rest = cli.json("audit", "verify", "--cursor", str(first["next_cursor"]))
+    assert (rest["jobs"], rest["next_cursor"]) == (1, None)
+    assert cli.json("audit", "verify", "--all-tenants")["jobs"] == 3
+    assert cli("audit", "verify", "--all-tenants", "--limit", "2").returncode == 4
+    assert cli("audit", "verify", "--limit", "0").returncode == 4
+
+
+def test_a_strange_cursor_is_refused(cli: CLI) -> None:
+    assert cli("audit", "verify", "--cursor", "nonsense").returncode == 4
+
+
+def test_an_export_is_a_json_line_for_every_row(cli: CLI, ids: list[str]) -> None:
+    cli("jobs", "add", "t", "--tenant", "other")
+    done = cli("audit", "export")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["tenant"], row["job_id"], row["version"], row["to"]) for row in rows] == [
+        ("default", id, 1, "queued") for id in ids
+    ]
+    assert all(len(row["hash"]) == 64 for row in rows)
+    assert done.stderr == "interlock: 3 rows of 3 jobs exported\n"
+    everybody = cli("audit", "export", "--all-tenants").stdout.splitlines()
+    assert [json.loads(line)["tenant"] for line in everybody] == ["default"] * 3 + ["other"]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_an_exported_file_is_its_owners_and_takes_the_place_of_the_one_before(cli: CLI, ids: list[str]) -> None:
+    file = cli.directory / "history.jsonl"
+    file.write_text("old")
+    assert cli("audit", "export", "--output", str(file)).returncode == 0
+    assert len(file.read_text().splitlines()) == 3
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert cli("audit", "export", "-o", str(cli.directory / "nowhere" / "x")).returncode == 4
+    assert not list(cli.directory.glob("*.part"))
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_reader_that_goes_away_is_no_failure_to_shout_about(cli: CLI, ids: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "interlock", "audit", "export"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=os.environ | {"INTERLOCK_DATABASE": cli.database},
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

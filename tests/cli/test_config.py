@@ -1,0 +1,67 @@
+"""`interlock config show`: what is in force, where it was said, and nothing secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlock.cli.config import masked
+
+
+def shown(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
+    return subprocess.run(
+        [sys.executable, "-m", "interlock", "config", "show", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=directory,
+        env=clean | environ,
+    )
+
+
+def test_every_setting_says_where_it_comes_from_and_secrets_are_masked(tmp_path: Path) -> None:
+    (tmp_path / "interlock.toml").write_text(
+        'tenant = "acme"\nport = 9000\nauth = ["jwt"]\n'
+        '[[issuers]]\nissuer = "https://id.example.com"\njwks = {keys = [{kty = "oct", k = "c2VjcmV0LWtleQ"}]}\n'
+    )
+    (tmp_path / "url").write_text("postgresql://app:hunter2@db.example.com/jobs\n")
+    done = shown(tmp_path, "--json", INTERLOCK_DATABASE_FILE=str(tmp_path / "url"), INTERLOCK_PORT="9001")
+    settings = json.loads(done.stdout)
+    assert settings["database"] == {
+        "value": "postgresql://app:***@db.example.com/jobs",
+        "source": "INTERLOCK_DATABASE_FILE",
+    }
+    assert settings["port"] == {"value": 9001, "source": "INTERLOCK_PORT"}
+    assert settings["tenant"] == {"value": "acme", "source": "interlock.toml"}
+    assert settings["host"] == {"value": "127.0.0.1", "source": "default"}
+    plain = shown(tmp_path, "--tenant", "other", INTERLOCK_DATABASE_FILE=str(tmp_path / "url")).stdout
+    assert "--tenant" in plain
+    for secret in ("hunter2", "c2VjcmV0LWtleQ"):
+        assert secret not in done.stdout + plain
+
+
+def test_a_setting_that_cannot_be_is_refused_without_a_traceback(tmp_path: Path) -> None:
+    done = shown(tmp_path, INTERLOCK_PORT="many")
+    assert (done.returncode, done.stderr) == (4, "interlock: port must be a number, not 'many'\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+        ("postgresql://app@h/db", "postgresql://app@h/db"),
+        ("postgresql://app:p%40ss@h:5432,i:5433/db", "postgresql://app:***@h:5432,i:5433/db"),
+        ("postgresql://app:a@b@h/db", "postgresql://app:***@h/db"),
+        ("postgresql://h/db?user=app&password=pw", "postgresql://h/db?user=app&password=***"),
+        ("postgresql://[broken:pw@h/db", "***"),
+        ("s3://bucket/prefix", "s3://bucket/prefix"),
+    ],
+)
+def test_no_password_of_a_url_is_left_to_read(value: str, expected: str) -> None:
+    assert masked(value) == expected

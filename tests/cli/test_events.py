@@ -1,0 +1,109 @@
+"""`interlock jobs tail|wait` from outside: what jobs tell, live, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from interlock import assemble
+from interlock.domain.decide import Complete, Fail
+from interlock.domain.job import Job
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.domain.progress import Event, Level, Report
+from interlock.engine.engine import Engine
+from interlock.wire import job_request, new_id
+from tests.cli.test_cli import CLI, cli
+
+__all__ = ["cli"]  # the fixture
+
+
+async def claimed(engine: Engine) -> Job:
+    await engine.jobs.enqueue(local(), job_request({"type": "t"}))
+    (job,) = await engine.leases.claim("default", ClaimAsk("w"))
+    return job
+
+
+async def told(engine: Engine, job: Job, message: str) -> None:
+    event = Event(new_id(), Level.WARN, message, '{"n":1}')
+    await engine.progress.add_events("default", Report(job.id, job.fence, "w", (event,)))
+
+
+def ended(cli: CLI, *, well: bool) -> str:
+    """The id of a job that said two things and ended."""
+
+    async def live() -> str:
+        async with assemble.open_engine(cli.database) as engine:
+            job = await claimed(engine)
+            await told(engine, job, "first")
+            await told(engine, job, "\x1b[31msecond")
+            failure = Fail(job.id, job.fence, "w", '{"message":"no \\u001b[0m luck"}', retryable=False)
+            await engine.store.carry_out(
+                "default", [Complete(job.id, job.fence, "w", '{"pages":3}') if well else failure]
+            )
+            return job.id
+
+    return asyncio.run(live())
+
+
+def test_the_events_of_an_ended_job_are_printed_and_never_steer_the_terminal(cli: CLI) -> None:
+    id = ended(cli, well=True)
+    first, second = cli("jobs", "tail", id).stdout.splitlines()
+    assert first.endswith('warn  first {"n":1}')
+    assert "\\x1b[31msecond" in second
+    assert "\x1b" not in second
+    (line,) = cli("jobs", "tail", id, "--after", "1", "--json").stdout.splitlines()
+    row = json.loads(line)
+    assert (row["job_id"], row["seq"], row["level"], row["payload"]) == (id, 2, "warn", {"n": 1})
+    assert cli("jobs", "tail", "01890000-0000-7000-8000-000000000000").returncode == 3
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+async def test_events_are_printed_while_the_job_runs(cli: CLI, of_all: bool) -> None:
+    async with assemble.open_engine(cli.database) as engine:
+        job = await claimed(engine)
+        tail = await asyncio.to_thread(
+            subprocess.Popen,
+            [sys.executable, "-m", "interlock", "jobs", "tail", *([] if of_all else [job.id]), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"INTERLOCK_DATABASE": cli.database},
+        )
+        assert tail.stdout is not None
+        try:
+            line = asyncio.create_task(asyncio.to_thread(tail.stdout.readline))
+            while not line.done():  # of all jobs only what is told after the command has begun is shown
+                await told(engine, job, "now")
+                await asyncio.wait([line], timeout=0.5)
+            assert json.loads(await line)["message"] == "now"
+            await engine.store.carry_out("default", [Complete(job.id, job.fence, "w")])
+            if not of_all:
+                await asyncio.to_thread(tail.communicate, timeout=60)
+                assert tail.returncode == 0
+        finally:
+            tail.kill()
+            await asyncio.to_thread(tail.communicate)
+
+
+def test_waiting_tells_how_a_job_ended(cli: CLI) -> None:
+    well, badly = ended(cli, well=True), ended(cli, well=False)
+    done = cli("jobs", "wait", well)
+    assert (done.returncode, done.stdout) == (0, '{"pages":3}\n')
+    failed = cli("jobs", "wait", badly)
+    assert (failed.returncode, failed.stdout) == (6, "")
+    assert failed.stderr == f"interlock: job {badly} ended as failed: no \\x1b[0m luck\n"
+    as_json = cli("jobs", "wait", badly, "--json")
+    assert (as_json.returncode, json.loads(as_json.stdout)["status"]) == (6, "failed")
+
+
+def test_waiting_for_a_job_that_does_not_end_stops_in_time(cli: CLI) -> None:
+    id = cli("jobs", "add", "t").stdout.strip()
+    done = cli("jobs", "wait", id, "--timeout", "0.1")
+    assert (done.returncode, done.stderr) == (6, f"interlock: job {id} has not ended yet, it is queued\n")
+    assert cli("jobs", "wait", "01890000-0000-7000-8000-000000000000").returncode == 3
