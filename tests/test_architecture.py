@@ -38,6 +38,7 @@ MAY_IMPORT: Mapping[str, set[str] | None] = {
     "dashboard": {"errors", "domain", "engine"},
     "assemble": None,
     "cli": None,
+    "demo": None,
     "testing": None,
     "__main__": None,
     "__init__": None,

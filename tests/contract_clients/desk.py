@@ -11,6 +11,7 @@ from interlock.client.port import Client, Grant
 from interlock.domain.artifact import Holder
 from interlock.domain.decide import Complete
 from interlock.domain.job import Job, Receipt, Refused
+from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
@@ -63,6 +64,12 @@ class Desk:
 
 def request(type: str = "work", payload: str = "{}", **fields: Any) -> JobRequest:
     return JobRequest(type=type, payload=msgspec.Raw(payload.encode()), **fields)
+
+
+def same(job: Job) -> Job:
+    """A job to compare: lists are lists of either kind, and a fence is only told to whoever holds the job."""
+    fence = job.fence if job.status is Status.RUNNING else 0
+    return job._replace(tags=tuple(job.tags), requires=tuple(job.requires), awaiting=tuple(job.awaiting), fence=fence)
 
 
 def holder(job: Job) -> tuple[str, int, str]:

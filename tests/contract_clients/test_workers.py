@@ -27,7 +27,7 @@ from interlock.errors import (
     TooLarge,
 )
 from interlock.wire import error_body, new_id
-from tests.contract_clients.desk import NEVER, Desk, given, held, holder, refused, request
+from tests.contract_clients.desk import NEVER, Desk, given, held, holder, refused, request, same
 from tests.support.stores import SECOND
 
 ODD = '"\\ud800 alone"'
@@ -42,7 +42,8 @@ async def test_a_claim_hands_out_the_best_jobs_with_their_leases(desk: Desk) -> 
     await desk.add(payload="1")
     best = await desk.add(payload="2", priority=5)
     (grant,) = await desk.claim()
-    assert grant.job == await desk.truth(best)
+    assert same(grant.job) == same(await desk.truth(best))
+    assert grant.job.fence == 1
     assert (grant.job.worker, grant.job.payload, list(grant.steps), grant.approval) == ("w1", "2", [], None)
     assert grant.job.lease_expires_at == desk.clock.now + 60 * SECOND
     assert len(await desk.claim(limit=10)) == 1
@@ -192,7 +193,11 @@ async def test_odd_text_of_a_worker_is_mended_marked_and_never_refused(desk: Des
     one, other, plain = [await desk.running(f"t{n}") for n in range(3)]
     error, _ = error_body("fine")
     await desk.client.finishes(
-        [Complete(*holder(one), ODD), Complete(*holder(other), '"\ud800 alone"', "odd \ud800"), Fail(*holder(plain), error)]
+        [
+            Complete(*holder(one), ODD),
+            Complete(*holder(other), '"\ud800 alone"', "odd \ud800"),
+            Fail(*holder(plain), error),
+        ]
     )
     for job_id in (one.id, other.id):
         job = await desk.client.get(job_id)

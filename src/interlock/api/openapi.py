@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-import interlock
+from interlock import __version__
 from interlock.api import problems, shapes
 from interlock.api.routes import JSON, Route
 from interlock.api.schemas import Schemas
@@ -38,7 +38,7 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Interlock",
-            "version": interlock.__version__,
+            "version": __version__,
             "summary": "A durable job queue and control plane for AI agents.",
         },
         "servers": [{"url": "/"}],

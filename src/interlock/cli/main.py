@@ -53,6 +53,7 @@ app.command(config.app)
 app.command(doctor.doctor)
 # By name: a web server takes its time to be loaded.
 app.command("interlock.cli.serve:app", name="serve", help="Serve the HTTP API until SIGTERM or SIGINT.")
+app.command("interlock.cli.up:app", name="up", help="Try it: server, worker and a demo in one process on SQLite.")
 app.command(worker.app)
 NOTHING = Common()
 

@@ -63,6 +63,8 @@ def run(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) ->
             artifact_bytes=settings.artifact_bytes,
             artifact_quota_bytes=settings.artifact_quota_bytes,
             webhooks_allow=settings.webhooks_allow,
+            strict_types=settings.strict_types,
+            implicit_agents=settings.implicit_agents,
         ) as engine:
             return await command(engine, common.who)
 

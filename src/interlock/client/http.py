@@ -22,7 +22,7 @@ from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import CancelAck, Finish
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
-from interlock.domain.progress import EventRow, Report, Step, StepRow
+from interlock.domain.progress import LARGEST_NUMBER, EventRow, Report, Step, StepRow
 from interlock.domain.registry import QueueStats
 from interlock.errors import IdempotencyKeyReuse, Invalid
 from interlock.wire import JobRequest
@@ -63,18 +63,14 @@ class HttpClient:
 
     async def find(self, filter: Filter) -> list[Job]:
         """A place in the list that this client has not come by before is found by reading from the start."""
-        query = http_parts.query(filter)
-        what = f"jobs {query}"
-        cursor = None if filter.before_seq is None else self._pages.cursor(what, filter.before_seq)
-        while True:
-            page = await self._pages.page("/v1/jobs", query, cursor)
-            jobs = [http_values.job(read(one, http_values.JobShape), listed=True) for one in page.items]
-            if jobs:
-                self._pages.remember(what, jobs[-1].seq, page.next_cursor)
-            wanted = [job for job in jobs if filter.before_seq is None or job.seq < filter.before_seq]
-            if wanted or page.next_cursor is None:
-                return wanted
-            cursor = page.next_cursor
+        return await self._pages.after(
+            "/v1/jobs",
+            http_parts.query(filter),
+            None if filter.before_seq is None else -filter.before_seq,
+            limit=filter.limit,
+            item=lambda one: http_values.job(read(one, http_values.JobShape), listed=True),
+            at=lambda job: -job.seq,
+        )
 
     async def wait(self, job_id: str, *, seconds: float) -> Job:
         path, about = _of_job(job_id, "result"), {"job_id": job_id}
@@ -118,18 +114,15 @@ class HttpClient:
         return [http_values.job(read(one, http_values.JobShape), listed=True) for one in reversed(found)]
 
     async def events(self, job_id: str, *, after: int = 0, limit: int = LONGEST_PAGE) -> list[EventRow]:
-        wire.whole(limit, "limit", 1, LONGEST_PAGE)
-        path = _of_job(job_id, "events")
-        cursor = self._pages.cursor(path, after)
-        while True:
-            page = await self._pages.page(path, [("limit", str(LONGEST_PAGE))], cursor)
-            rows = [http_values.event(read(row, http_values.EventShape)) for row in page.items]
-            if rows:
-                self._pages.remember(path, rows[-1].seq, page.next_cursor)
-            wanted = [row for row in rows if row.seq > after]
-            if wanted or page.next_cursor is None:
-                return wanted[:limit]
-            cursor = page.next_cursor
+        wire.whole(after, "after", 0, LARGEST_NUMBER)
+        return await self._pages.after(
+            _of_job(job_id, "events"),
+            (),
+            after,
+            limit=limit,
+            item=lambda one: http_values.event(read(one, http_values.EventShape)),
+            at=lambda event: event.seq,
+        )
 
     def tail(self, job_id: str, *, after: int = 0) -> AsyncIterator[EventRow]:
         """Events as they are told, each once, until the job has ended; a broken stream goes on where it was."""

@@ -175,7 +175,6 @@ def query(filter: Filter) -> list[tuple[str, str]]:
         "parent": filter.parent_id,
         "created_after": None if filter.created_after is None else wire.when(filter.created_after),
         "created_before": None if filter.created_before is None else wire.when(filter.created_before),
-        "limit": filter.limit,
     }
     several = [("status", str(one)) for one in filter.statuses] + [("tag", one) for one in filter.tags]
     return several + [(name, str(value)) for name, value in said.items() if value is not None]

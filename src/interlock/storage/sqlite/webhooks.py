@@ -56,7 +56,7 @@ def announce(connection: Connection, tenant: str, moves: Sequence[Moved]) -> Non
 class Run(Protocol):
     """How a store runs a verb or a query on a connection."""
 
-    def __call__(self, verb: Callable[[Connection], T]) -> Awaitable[T]: ...
+    def __call__(self, verb: Callable[[Connection], T], /) -> Awaitable[T]: ...
 
 
 class SQLiteOutbox:

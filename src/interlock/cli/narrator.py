@@ -1,0 +1,58 @@
+"""Tells on the terminal what becomes of jobs, a line for every transition."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from interlock.cli import output
+from interlock.domain.job import Filter, HistoryRow, Job
+from interlock.domain.lifecycle import Status
+from interlock.domain.retry import SECOND
+from interlock.engine.reads import Reads
+
+LOOK_SECONDS: Final = 0.25
+NEWEST: Final = Filter(limit=200)
+
+
+class Narrator:
+    """Follows the newest jobs of a tenant; `command` writes what it advises as it can be copied."""
+
+    def __init__(self, reads: Reads, tenant: str, command: Callable[[str], str]) -> None:
+        self._reads, self._tenant, self._command = reads, tenant, command
+        self._told: dict[str, int] = {}  # versions by job
+
+    async def tell(self) -> None:
+        """Until cancelled; of what was there before, only what changes."""
+        for job in await self._reads.jobs(self._tenant, NEWEST):
+            self._told[job.id] = job.version
+            self._advise(job)
+        while True:
+            rows: list[tuple[HistoryRow, Job]] = []
+            newest = await self._reads.jobs(self._tenant, NEWEST)
+            for job in newest:
+                told = self._told.get(job.id, 0)
+                if job.version > told:
+                    rows += [
+                        (row, job) for row in await self._reads.history(self._tenant, job.id) if row.version > told
+                    ]
+            self._told = {job.id: job.version for job in newest}
+            for row, job in sorted(rows, key=lambda pair: (pair[0].at, pair[0].job_id, pair[0].version)):
+                self._told[job.id] = max(self._told[job.id], row.version)
+                output.say(line(row, job))
+                if row.version == job.version:
+                    self._advise(job)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _advise(self, job: Job) -> None:
+        if job.status is Status.WAITING_FOR_APPROVAL:
+            output.say(f"          {self._command(f'approvals approve {job.gate_id}')}")
+
+
+def line(row: HistoryRow, job: Job) -> str:
+    """`14:03:22  report       running → retry      lease expired`."""
+    clock = time.strftime("%H:%M:%S", time.localtime(row.at // SECOND))
+    move = f"{row.from_status or 'new'} → {row.to_status}"
+    return f"{clock}  {job.type:<12} {move:<34} {row.reason or ''}".rstrip()

@@ -1,0 +1,149 @@
+"""`interlock up`: server, upkeep, sender and a worker in one process on a SQLite file, to try things."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import App, Parameter
+
+from interlock import assemble, config
+from interlock.api import logs
+from interlock.api.app import create_app
+from interlock.api.server import Server, listen, url_of
+from interlock.cli import output, serve
+from interlock.cli.narrator import Narrator
+from interlock.cli.session import Common, guard
+from interlock.cli.worker import find
+from interlock.client.local import LocalClient
+from interlock.config import Settings
+from interlock.demo import scene
+from interlock.demo.tasks import app as demo
+from interlock.domain.principal import local
+from interlock.errors import Invalid
+from interlock.sdk.app import App as Tasks
+from interlock.worker.loop import Worker
+
+app = App(name="up")
+NOTHING = Common()
+LOOPBACK: Final = "127.0.0.1"
+GRACE_SECONDS: Final = 5.0
+INTRODUCTION: Final = """
+interlock serves {url} from {file}, without auth: whoever is on this machine may do everything.
+There is no dashboard yet. In another terminal, try:
+
+{commands}
+  curl {url}/v1/queues
+
+Ctrl-C stops it.
+"""
+TO_TRY: Final = ("jobs list", "jobs show ID", "jobs why ID", "approvals list")
+
+
+@app.default
+def up(
+    target: Annotated[str | None, Parameter(help="your own app, as MODULE:APP, in place of the demo")] = None,
+    *,
+    port: Annotated[int | None, Parameter(help="port to listen on; 0 for a free one (INTERLOCK_PORT)")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Serve the HTTP API and run a worker, in one process on a SQLite file, until SIGTERM or SIGINT."""
+    flags = {
+        "database": common.database, "tenant": common.tenant, "host": LOOPBACK, "port": port, "auth": config.OFF,
+    }  # fmt: skip
+    tasks = demo if target is None else find(target)
+
+    async def run() -> None:
+        settings = config.load(flags)
+        if not settings.database.startswith(assemble.SQLITE):
+            raise Invalid("`up` is for a SQLite file; on PostgreSQL run `serve` and `worker`", pointer="/database")
+        with serve.only_server_of(settings.database):
+            await _up(settings, tasks)
+
+    guard(common, run)
+
+
+async def _up(settings: Settings, tasks: Tasks) -> None:
+    logs.configure(level=logging.WARNING)
+    async with assemble.open_engine(
+        settings.database,
+        artifacts=settings.artifacts,
+        artifact_bytes=settings.artifact_bytes,
+        artifact_quota_bytes=settings.artifact_quota_bytes,
+        webhooks_allow=settings.webhooks_allow,
+        retention_days=settings.retention_days,
+        strict_types=settings.strict_types,
+        implicit_agents=settings.implicit_agents,
+    ) as engine:
+        engine.upkeep.start()
+        engine.sender.start()
+
+        async def client() -> LocalClient:
+            return LocalClient(engine, local(settings.tenant))
+
+        tasks.connect_by(client)
+        command = Command(settings.database)
+        with listen(settings.host, settings.port) as listening:
+            server = Server(create_app(engine, serve.options(settings)), listening)
+            _introduce(url_of(listening), settings, command)
+            await _serve_beside(server, Narrator(engine.reads, settings.tenant, command).tell(), _work(tasks, settings))
+    output.say("stopped; what is not done yet goes on with the next start")
+
+
+async def _serve_beside(server: Server, *others: Coroutine[Any, Any, None]) -> None:
+    """Serve until told to stop, or until one of the others breaks; then they end in good order too."""
+    beside = [asyncio.create_task(other) for other in others]
+
+    def stop(_: asyncio.Task[None]) -> None:
+        server.should_exit = True
+
+    for task in beside:
+        task.add_done_callback(stop)
+    try:
+        await server.serve()
+    finally:
+        for task in beside:
+            task.cancel()
+        ended = await asyncio.gather(*beside, return_exceptions=True)
+    for fault in ended:
+        if isinstance(fault, Exception):
+            raise fault
+
+
+async def _work(tasks: Tasks, settings: Settings) -> None:
+    """Run jobs until cancelled; what runs then gets a moment to end, and is handed back if it does not."""
+    if tasks is demo:
+        await scene.play(settings.database, settings.tenant)
+    await Worker(tasks, grace_seconds=GRACE_SECONDS).run()
+
+
+def _introduce(url: str, settings: Settings, command: Command) -> None:
+    file = output.inert(settings.database.removeprefix(assemble.SQLITE))
+    commands = "\n".join(f"  {command(words)}" for words in TO_TRY)
+    print(INTRODUCTION.format(url=url, file=file, commands=commands), flush=True)
+
+
+class Command:
+    """Writes commands as they can be copied: called as this one was, on its database where that is not the default."""
+
+    def __init__(self, database: str) -> None:
+        called = Path(sys.argv[0])
+        found = shutil.which(called.name)
+        if called.name == "__main__.py":
+            self._name = f"{shlex.quote(os.path.relpath(sys.executable))} -m interlock"
+        elif found is not None and os.path.samefile(found, called):
+            self._name = called.name
+        else:
+            self._name = shlex.quote(os.path.relpath(called))
+        is_default = database == config.load({}).database
+        self._where = "" if is_default else f" --database {shlex.quote(database)}"
+
+    def __call__(self, words: str) -> str:
+        return output.inert(f"{self._name} {words}{self._where}")

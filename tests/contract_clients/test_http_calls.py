@@ -1,0 +1,216 @@
+"""One call over HTTP: repeated when that is safe, patient as it is told, and faithful to one host."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import msgspec
+import pytest
+
+from interlock.client import http_calls
+from interlock.client.http import HttpClient
+from interlock.domain.decide import Complete
+from interlock.domain.job import Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.errors import (
+    Error,
+    Forbidden,
+    Indeterminate,
+    Invalid,
+    StorageBroken,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from interlock.wire import JobRequest
+from tests.contract_clients.desk import NEVER
+from tests.contract_clients.scripted import LOST, answer, scripted
+
+JOB = json.dumps({"id": NEVER, "seq": 1})
+BORN = answer(201, JOB)
+AGAIN = answer(200, JOB, idempotent_replay="true")
+RECEIPT = json.dumps(
+    {"id": NEVER, "fence": 1, "status": "retry", "attempt": 2, "version": 3, "run_at": None, "finished_at": None}
+)
+
+
+def problem(status: int, code: str, **more: object) -> str:
+    return json.dumps({"type": "/docs", "title": "", "status": status, "code": code, "detail": f"said {code}", **more})
+
+
+async def test_a_lost_answer_is_asked_for_again_under_the_same_key() -> None:
+    async with scripted([LOST, answer(503, problem(503, "indeterminate")), LOST, AGAIN]) as server:
+        client = HttpClient(server.url)
+        (born,) = await client.enqueue([JobRequest(type="work")])
+        await client.close()
+    assert (born.id, born.replayed) == (NEVER, False)  # it was this very call that had made it
+    keys = {json.loads(body)["idempotency_key"] for body in server.bodies}
+    assert len(server.bodies) == 4
+    assert len(keys) == 1
+
+
+async def test_a_key_of_the_callers_own_is_kept_and_a_replay_is_told() -> None:
+    async with scripted([AGAIN]) as server:
+        client = HttpClient(server.url)
+        (born,) = await client.enqueue([JobRequest(type="work", idempotency_key="mine")])
+        await client.close()
+    assert born.replayed
+    assert json.loads(server.bodies[0])["idempotency_key"] == "mine"
+
+
+async def test_a_claim_without_a_name_gets_one_that_stays_over_all_tries() -> None:
+    async with scripted([LOST, LOST, answer(200, '{"jobs": []}')]) as server:
+        client = HttpClient(server.url)
+        assert await client.claim(ClaimAsk("w1", lease_seconds=60.0)) == []
+        await client.close()
+    assert len({json.loads(body)["claim_id"] for body in server.bodies}) == 1
+
+
+async def test_a_revoke_is_not_repeated_when_nobody_knows_whether_it_happened() -> None:
+    async with scripted([LOST, answer(200, RECEIPT)]) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(Indeterminate, match="look before asking again"):
+            await client.revoke(NEVER)
+        await client.close()
+    assert len(server.heads) == 1
+
+
+async def test_a_revoke_that_certainly_did_not_happen_is_repeated() -> None:
+    busy = answer(503, problem(503, "overloaded"), retry_after="0")
+    async with scripted([busy, answer(200, RECEIPT)]) as server:
+        client = HttpClient(server.url)
+        assert (await client.revoke(NEVER)).version == 3
+        await client.close()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_the_server_is_left_alone_for_as_long_as_it_asks(status: int) -> None:
+    busy = answer(status, problem(status, "rate_limited"), retry_after="1")
+    async with scripted([busy, BORN]) as server:
+        client = HttpClient(server.url)
+        began = time.monotonic()
+        await client.enqueue([JobRequest(type="work")])
+        assert time.monotonic() - began >= 1
+        await client.close()
+
+
+async def test_patience_ends_and_says_whether_something_may_have_happened() -> None:
+    client = HttpClient("http://127.0.0.1:1", patience_seconds=0.3)
+    with pytest.raises(Unavailable) as nothing:
+        await client.get(NEVER)
+    assert not isinstance(nothing.value, Indeterminate)
+    await client.close()
+    async with scripted([LOST]) as server:
+        client = HttpClient(server.url, patience_seconds=0.3)
+        with pytest.raises(Indeterminate):
+            await client.enqueue([JobRequest(type="work")])
+        await client.close()
+
+
+async def test_a_server_that_asks_for_more_time_than_there_is_is_not_waited_for() -> None:
+    async with scripted([answer(503, problem(503, "stopping"), retry_after="500")]) as server:
+        client = HttpClient(server.url)
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="said stopping"):
+            await client.get(NEVER)
+        assert time.monotonic() - began < 10
+        await client.close()
+
+
+async def test_a_broken_storage_behind_a_server_does_not_break_its_clients() -> None:
+    async with scripted([answer(503, problem(503, "storage_broken"), retry_after="500")]) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(Unavailable) as caught:
+            await client.get(NEVER)
+        assert not isinstance(caught.value, StorageBroken)
+        await client.close()
+
+
+async def test_no_redirect_is_followed_and_the_token_stays_with_its_host() -> None:
+    async with scripted([BORN]) as other, scripted([answer(307, location=other.url)]) as server:
+        client = HttpClient(server.url, token="secret")
+        with pytest.raises(Error, match="not followed"):
+            await client.enqueue([JobRequest(type="work")])
+        await client.close()
+    assert "authorization: bearer secret" in server.heads[0]
+    assert other.heads == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [(401, "unauthenticated", Unauthenticated), (403, "forbidden", Forbidden), (500, "internal", Error),
+     (404, "no_such_route", Error), (418, "brewing", Error)],
+)  # fmt: skip
+async def test_a_refusal_is_raised_at_once_as_the_class_of_its_code(status: int, code: str, kind: type[Error]) -> None:
+    async with scripted([answer(status, problem(status, code))]) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(Error, match=f"said {code}") as caught:
+            await client.get(NEVER)
+        assert type(caught.value) is kind
+        assert len(server.heads) == 1
+        await client.close()
+
+
+async def test_an_answer_that_is_no_answer_of_ours_is_an_error_of_ours() -> None:
+    async with scripted([answer(200, "<html>")]) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(Error, match="not understood"):
+            await client.get(NEVER)
+        await client.close()
+    async with scripted([answer(403, "<html>")]) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(Error, match="status 403"):
+            await client.get(NEVER)
+        await client.close()
+
+
+async def test_an_answer_larger_than_any_of_ours_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_calls, "LARGEST_ANSWER", 1000)
+    async with scripted([answer(200, " " * 1001)]) as server:
+        client = HttpClient(server.url)
+        with pytest.raises(TooLarge):
+            await client.get(NEVER)
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://host", "http://", "https://user:pass@host", "https://host/?a=b", "https://host:port", "host", "http:///x"],
+)
+def test_what_cannot_be_a_server_is_refused_before_anything_is_sent(url: str) -> None:
+    with pytest.raises(Invalid):
+        HttpClient(url)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "ümlaut"])
+def test_what_cannot_be_a_token_is_refused(token: str) -> None:
+    with pytest.raises(Invalid):
+        HttpClient("http://host", token=token)
+
+
+async def test_a_server_may_live_below_a_path() -> None:
+    async with scripted([BORN]) as server:
+        client = HttpClient(f"{server.url}/queue/")
+        await client.enqueue([JobRequest(type="work")])
+        await client.close()
+    assert server.heads[0].startswith("post /queue/v1/jobs http/1.1")
+
+
+async def test_a_job_cannot_join_a_transaction_through_a_server() -> None:
+    client = HttpClient("http://127.0.0.1:1")
+    with pytest.raises(Invalid, match="transaction"):
+        await client.enqueue([JobRequest(type="work")], within=object())
+    await client.close()
+
+
+async def test_reports_that_do_not_fit_into_one_request_go_in_several() -> None:
+    async with scripted([answer(200, json.dumps({"items": [json.loads(RECEIPT)] * 3}))]) as server:
+        client = HttpClient(server.url)
+        result = json.dumps("x" * 300_000)
+        answers = await client.finishes([Complete(NEVER, 1, "w1", result) for _ in range(9)])
+        assert not any(isinstance(one, Refused) for one in answers)
+        await client.close()
+    assert len(server.bodies) == 3
+    assert all(len(body) < 1024 * 1024 for body in server.bodies)
+    assert all(len(msgspec.json.decode(body)["items"]) == 3 for body in server.bodies)

@@ -1,0 +1,105 @@
+"""A backup is restored, and workers that know more than it does come back: nothing of theirs counts any more (G29)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import apsw
+import asyncpg
+
+from interlock.domain.decide import Complete, Fail, Order
+from interlock.domain.job import Beat, Job, Receipt
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.engine.restore import Restore
+from interlock.storage.postgres.store import PostgresStore
+from tests.process.acts import TENANT, said
+from tests.process.conftest import Judge
+from tests.process.toil import Book, toil
+from tests.support.crew import Place, until
+
+ENOUGH = 60
+MINE = ClaimAsk("w", types=frozenset({"waiting"}), affinity_keys=frozenset({"w"}), lease_seconds=600.0, claim_id="mine")
+
+
+async def test_a_backup_made_under_load_is_whole_and_no_lease_from_before_or_after_it_counts(judge: Judge) -> None:
+    (before,) = await judge.running(lease_seconds=600.0)
+    (waiting,) = await judge.add(type="waiting", affinity_key="w")
+    book = Book()
+    stop = asyncio.Event()
+    work = asyncio.create_task(toil(judge.store, 1, book.writer(1), stop=stop))
+    await until(lambda: at_least(book, ENOUGH), "there is load")
+    acknowledged = set(book.enqueued)
+    async with backup(judge, stop, work) as copy:
+        (after,) = await judge.store.claim(TENANT, MINE)  # the backup knows nothing of this grant
+        assert after.id == waiting
+        await restored(copy)
+        again = Judge(copy.place, await copy.place.open(), copy.admin_dsn)
+        try:
+            assert {job.id for job in await again.everything()} >= acknowledged | {before.id, waiting}
+            await refused(again, before)
+            await refused(again, after)
+            (granted,) = await again.store.claim(TENANT, MINE)
+            assert (granted.id, granted.worker) == (after.id, after.worker)
+            await refused(again, after)  # though the same worker holds the same job now
+            (receipt,) = await again.store.carry_out(TENANT, [Complete(granted.id, granted.fence, "w")])
+            assert isinstance(receipt, Receipt)
+            assert receipt.status is Status.SUCCEEDED
+            await again.check(integrity=True)
+        finally:
+            await again.store.close()
+
+
+async def at_least(book: Book, answers: int) -> bool:
+    return book.answers >= answers
+
+
+async def refused(judge: Judge, job: Job) -> None:
+    """Whatever a worker says under an old grant is lost."""
+    mine = (job.id, job.fence, str(job.worker))
+    orders: list[Order] = [Complete(*mine), Fail(*mine, '{"message":"late"}')]
+    assert said(await judge.store.carry_out(TENANT, orders)) == ["lease_lost"] * 2
+    assert said(await judge.store.heartbeat(TENANT, [Beat(*mine)])) == ["lease_lost"]
+
+
+async def restored(copy: Judge) -> None:
+    """As the owner of the database says it."""
+    store = await (copy.place.open() if copy.admin_dsn is None else PostgresStore.open(copy.admin_dsn, size=1))
+    try:
+        await Restore(store).restored(local())
+    finally:
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def backup(judge: Judge, stop: asyncio.Event, work: asyncio.Task[None]) -> AsyncIterator[Judge]:
+    """The database as it is at one moment, elsewhere: on SQLite made by SQLite under load, on PostgreSQL when it is quiet."""
+    if judge.admin_dsn is None:
+        path = f"{judge.place.address}.backup"
+        await asyncio.to_thread(_vacuum_into, judge.place.address, path)
+        stop.set()
+        await work
+        yield Judge(Place("sqlite", path), judge.store, None)
+        return
+    stop.set()
+    await work
+    name = urlsplit(judge.admin_dsn).path[1:]
+    admin = await asyncpg.connect(judge.admin_dsn.replace(f"/{name}", "/postgres"))
+    try:
+        await admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name)
+        await admin.execute(f"create database {name}_restored template {name}")
+        elsewhere = [dsn.replace(f"/{name}", f"/{name}_restored") for dsn in (judge.place.address, judge.admin_dsn)]
+        yield Judge(Place("postgres", elsewhere[0]), judge.store, elsewhere[1])
+    finally:
+        await admin.execute(f"drop database if exists {name}_restored with (force)")
+        await admin.close()
+
+
+def _vacuum_into(source: str, target: str) -> None:
+    with contextlib.closing(apsw.Connection(source)) as db:
+        db.set_busy_timeout(60_000)
+        db.execute("VACUUM INTO ?", (target,))
