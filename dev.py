@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 if sys.version_info < (3, 11):  # noqa: UP036 - an old python3 gets a sentence, not a stack of errors
     sys.exit(f"dev.py needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})")
@@ -31,16 +32,6 @@ STAMP = VENV / "interlock-setup"
 RUN_LOCK = ROOT / "requirements" / "run.txt"
 TEST_INPUT = ROOT / "requirements" / "test.in"
 TEST_LOCK = ROOT / "requirements" / "test.txt"
-DATABASE = "interlock.db"
-
-UP_MESSAGE = """
-{database} is ready. There is no server, no dashboard and no worker yet: what exists so far is the store
-and the command line. From this directory, try:
-
-  {interlock} jobs add research '{{"topic": "tides"}}'
-  {interlock} jobs list
-  {interlock} jobs show ID
-"""
 
 
 class CommandFailed(Exception):
@@ -125,17 +116,12 @@ def setup() -> None:
         say(f"environment ready after {time.monotonic() - began:.0f} s")
 
 
-def up() -> int:
-    """Bring a SQLite file in the current directory to the current schema and say what can be done with it."""
+def up(arguments: Sequence[str]) -> NoReturn:
+    """Become `interlock up` in the current directory: signals and the exit code are then its own."""
     setup()
-    here = Path.cwd()
-    on_file = ["--database", f"sqlite:///{DATABASE}"]
-    for verb in ("migrate", "doctor"):
-        say(f"interlock {verb}")
-        need([BIN / "interlock", verb, *on_file], cwd=here)
-    interlock = os.path.relpath(BIN / "interlock", here)
-    print(UP_MESSAGE.format(database=here / DATABASE, interlock=interlock), flush=True)
-    return 0
+    command = [str(BIN / "interlock"), "up", *arguments]
+    say(shlex.join(["interlock", *command[1:]]))
+    os.execv(command[0], command)
 
 
 def check() -> int:
@@ -208,7 +194,7 @@ def parser() -> argparse.ArgumentParser:
         )
 
     add("setup", "make .venv from the hash-pinned requirements; does nothing when it is current")
-    add("up", f"set up, then prepare {DATABASE} in the current directory and say what to try")
+    add("up", "set up, then serve and run the demo on SQLite in the current directory", passes_on="`interlock up`")
     tests = add("test", "set up, then run the checks and every test", passes_on="pytest")
     tests.add_argument("--fast", action="store_true", help="no checks, and the short form of long tests")
     add("check", "set up, then check formatting, lint and types")
@@ -220,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(command: str, options: argparse.Namespace, passed_on: Sequence[str]) -> int:
     if command == "up":
-        return up()
+        up(passed_on)
     if command == "test":
         return test(fast=options.fast, arguments=passed_on)
     if command == "check":
@@ -238,7 +224,7 @@ def main(argv: Sequence[str]) -> int:
     options, passed_on = parser().parse_known_args(argv)
     if passed_on[:1] == ["--"]:
         del passed_on[0]
-    if passed_on and options.command not in ("test", "bench"):
+    if passed_on and options.command not in ("up", "test", "bench"):
         parser().error(f"{options.command} does not take: {shlex.join(passed_on)}")
     try:
         return run(options.command, options, passed_on)

@@ -9,7 +9,7 @@ import pytest
 from interlock.client.http import HttpClient
 from interlock.domain.artifact import File
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
-from interlock.domain.job import Beat, Checkpoint, Filter, Refused
+from interlock.domain.job import Beat, Checkpoint, Filter, Job, Refused
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Event, Level, Report, Step
@@ -32,7 +32,7 @@ async def test_producers_and_workers_converge_over_a_line_that_keeps_breaking(
             batch = await client.enqueue([request(payload=str(n)) for n in range(12, 24)])
             born = [one for (one,) in singles] + batch
             assert not any(one.replayed for one in born)
-            jobs = []
+            jobs: list[Job] = []
             while len(jobs) < 24:
                 ask = ClaimAsk("w1", types=frozenset({"work"}), limit=5, lease_seconds=600.0, claim_id=new_id())
                 jobs += [grant.job for grant in await client.claim(ask)]

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.domain.approval import Decision, GateStatus, OnDeny, OpenGate
 from interlock.domain.artifact import File, Link
-from interlock.domain.decide import CancelAck, Complete, Fail, Release
+from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import Beat, Checkpoint
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
@@ -143,7 +143,7 @@ async def test_every_way_to_finish_gives_a_receipt_and_the_same_one_again(desk: 
     done, failed, final, back, stopped = [await desk.running(f"t{n}") for n in range(5)]
     await desk.client.cancel(stopped.id)
     error, _ = error_body("broke", kind="OSError", details={"n": 1})
-    orders = [
+    orders: list[Finish] = [
         Complete(*holder(done), '{"a": 1.0}', "fine", '{"tokens":7}'),
         Fail(*holder(failed), error, True, 30.0),
         CancelAck(*holder(stopped)),

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from interlock.cli import output
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
@@ -49,10 +51,20 @@ class Narrator:
     def _advise(self, job: Job) -> None:
         if job.status is Status.WAITING_FOR_APPROVAL:
             output.say(f"          {self._command(f'approvals approve {job.gate_id}')}")
+        elif job.status is Status.DEAD_LETTER:
+            output.say(f"          {self._command(f'jobs why {job.id}')}")
 
 
 def line(row: HistoryRow, job: Job) -> str:
-    """`14:03:22  report       running → retry      lease expired`."""
+    """`14:03:22  report       running → retry                    lease_expired`."""
     clock = time.strftime("%H:%M:%S", time.localtime(row.at // SECOND))
     move = f"{row.from_status or 'new'} → {row.to_status}"
-    return f"{clock}  {job.type:<12} {move:<34} {row.reason or ''}".rstrip()
+    return f"{clock}  {job.type:<12} {move:<33}  {_detail(row, job)}".rstrip()
+
+
+def _detail(row: HistoryRow, job: Job) -> str:
+    if row.to_status is Status.RUNNING:
+        return row.actor
+    if row.reason is None and row.version == job.version and job.error is not None:
+        return str(msgspec.json.decode(job.error)["message"])
+    return row.reason or ""

@@ -121,7 +121,7 @@ async def _work(tasks: Tasks, settings: Settings) -> None:
     """Run jobs until cancelled; what runs then gets a moment to end, and is handed back if it does not."""
     if tasks is demo:
         await scene.play(settings.database, settings.tenant)
-    await Worker(tasks, grace_seconds=GRACE_SECONDS).run()
+    await Worker(tasks, name="up", grace_seconds=GRACE_SECONDS).run()
 
 
 def _introduce(url: str, settings: Settings, command: Command) -> None:
@@ -138,7 +138,7 @@ class Command:
         found = shutil.which(called.name)
         if called.name == "__main__.py":
             self._name = f"{shlex.quote(os.path.relpath(sys.executable))} -m interlock"
-        elif found is not None and os.path.samefile(found, called):
+        elif found is not None and called.samefile(found):
             self._name = called.name
         else:
             self._name = shlex.quote(os.path.relpath(called))

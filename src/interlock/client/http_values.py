@@ -192,7 +192,7 @@ class QueueShape(Struct):
     paused_at: datetime | None
     paused_by: str | None
     pause_reason: str | None
-    oldest_ready_age_seconds: float | None = None
+    oldest_ready_seconds: float | None = None
 
 
 class MeShape(Struct):
@@ -278,7 +278,7 @@ def history(shape: HistoryShape, job_id: str) -> HistoryRow:
 
 def queue(shape: QueueShape) -> QueueStats:
     """The server tells an age; the time it stands for is by the clock of this machine."""
-    age = shape.oldest_ready_age_seconds
+    age = shape.oldest_ready_seconds
     oldest = None if age is None else round((time.time() - age) * 1_000_000)
     return _filled(QueueStats, shape, {"oldest_ready_at": oldest})
 

@@ -1,0 +1,171 @@
+"""`interlock up` as a process: the demo goes through every ending, and the process stops in good order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.eventually import eventually
+
+WITHIN = 120.0
+OWN_APP = """
+import interlock
+
+app = interlock.App("sqlite:///elsewhere.db")
+
+@app.task
+async def double(number: int) -> int:
+    return 2 * number
+"""
+
+
+class Up:
+    """One `interlock up` and what it has printed so far."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "interlock", "up", "--port", "0", *arguments],
+            cwd=directory,
+            env={name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.printed = ""
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.printed += line
+
+    async def until_printed(self, pattern: str) -> str:
+        async def there() -> bool:
+            assert self.process.poll() is None, self.printed
+            return re.search(pattern, self.printed) is not None
+
+        await eventually(there, within=WITHIN)
+        found = re.search(pattern, self.printed)
+        assert found is not None
+        return found.group(1)
+
+    async def client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(base_url=await self.until_printed(r"serves (http://\S+) "), timeout=WITHIN)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(WITHIN)
+        self._reading.join()
+        return code
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    started: list[Up] = []
+
+    def up(*arguments: str) -> Up:
+        started.append(Up(tmp_path, *arguments))
+        return started[-1]
+
+    yield up
+    for one in started:
+        if one.process.poll() is None:
+            one.stop(signal.SIGKILL)
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+
+
+async def job_of(client: httpx2.AsyncClient, type: str) -> dict[str, Any] | None:
+    items = (await client.get("/v1/jobs", params={"type": type})).json()["items"]
+    return (await client.get(f"/v1/jobs/{items[0]['id']}")).json() if items else None
+
+
+async def until(client: httpx2.AsyncClient, type: str, status: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    async def there() -> bool:
+        found.update(await job_of(client, type) or {})
+        return found.get("status") == status
+
+    await eventually(there, within=WITHIN)
+    return found
+
+
+async def test_the_demo_goes_every_way_and_ends_after_an_approval(start: Any) -> None:
+    up = start()
+    async with await up.client() as client:
+        report = await until(client, "report", "succeeded")
+        assert report["attempt"] == 2
+        gathered, written = (
+            re.findall(r"process (\d+)", report["result"][part])[0] for part in ("gathered", "written")
+        )
+        assert gathered != written == str(up.process.pid)
+        history = (await client.get(f"/v1/jobs/{report['id']}/history")).json()["items"]
+        assert "lease_expired" in [row["reason"] for row in history]
+
+        assert (await until(client, "plan", "succeeded"))["result"].keys() == {
+            "tides: causes", "tides: history", "tides: open questions",
+        }  # fmt: skip
+        assert (await until(client, "summarize", "succeeded"))["attempt"] == 2
+        assert "does not answer" in (await until(client, "import_feed", "dead_letter"))["error"]["message"]
+
+        await until(client, "publish", "waiting_for_approval")
+        gate = await up.until_printed(r"approvals approve (\S+)")
+        decided = await client.post(f"/v1/approvals/{gate}/decide", json={"decision": "approve", "comment": "go"})
+        assert decided.status_code == 200, decided.text
+        assert (await until(client, "publish", "succeeded"))["result"] == {"published": True, "comment": "go"}
+        await up.until_printed(r"publish +(running → succeeded)")
+    assert up.stop() == 0
+    assert "Traceback" not in up.printed
+
+
+async def test_a_second_start_finds_the_same_jobs_and_ctrl_c_stops_it(start: Any, tmp_path: Path) -> None:
+    first = start()
+    gate = await first.until_printed(r"approvals approve (\S+)")
+    assert first.stop(signal.SIGINT) == 0
+    second = start()
+    assert await second.until_printed(r"approvals approve (\S+)") == gate
+    approve = next(line for line in second.printed.splitlines() if "approvals approve" in line)
+    done = subprocess.run(approve, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    await second.until_printed(r"publish +(running → succeeded)")
+    async with await second.client() as client:
+        await until(client, "report", "succeeded")
+        assert len((await client.get("/v1/jobs")).json()["items"]) == 8
+    assert second.stop(signal.SIGINT) == 0
+
+
+async def test_it_runs_an_app_of_ones_own_on_the_database_it_was_given(start: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_APP)
+    up = start("own:app", "--database", "sqlite:///here.db")
+    async with await up.client() as client:
+        job = (await client.post("/v1/jobs", json={"type": "double", "payload": {"number": 21}})).json()
+        ended = (await client.get(f"/v1/jobs/{job['id']}/result", params={"wait_seconds": 60})).json()
+        assert (ended["status"], ended["result"]) == ("succeeded", 42)
+    assert up.stop() == 0
+    assert "--database sqlite:///here.db" in up.printed
+    assert not (tmp_path / "elsewhere.db").exists()
+
+
+def test_it_is_for_sqlite_only(start: Any) -> None:
+    up = start("--database", "postgresql://nobody@localhost/none")
+    assert up.process.wait(WITHIN) == 4
+
+
+async def test_a_file_has_one_server(start: Any) -> None:
+    first = start()
+    await first.until_printed(r"serves (http://\S+) ")
+    second = start()
+    assert second.process.wait(WITHIN) == 4
+    assert first.stop() == 0

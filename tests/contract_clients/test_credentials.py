@@ -1,0 +1,79 @@
+"""Clients with a token: the server knows tenant, rights and worker by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.client.http import HttpClient
+from interlock.domain.decide import CancelAck, Complete
+from interlock.domain.job import Beat, Checkpoint
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import Event, Level, Report, Step
+from interlock.errors import Forbidden, NotFound, Unauthenticated
+from interlock.wire import new_id
+from tests.api.rig import Api
+from tests.contract_clients.desk import given, holder, request
+
+
+async def client_of(api: Api, *roles: str, **policy: object) -> HttpClient:
+    token = (await api.as_role(*roles, **policy)).token
+    return HttpClient(api.url, token=token)
+
+
+async def test_without_a_good_token_nothing_is_answered(guarded: Api) -> None:
+    for token in (None, "ilk_wrong"):
+        client = HttpClient(guarded.url, token=token)
+        with pytest.raises(Unauthenticated):
+            await client.enqueue([request()])
+        await client.close()
+
+
+async def test_a_token_without_the_role_is_refused(guarded: Api) -> None:
+    client = await client_of(guarded, "read")
+    with pytest.raises(Forbidden, match="produce"):
+        await client.enqueue([request()])
+    await client.close()
+
+
+async def test_tenants_do_not_see_each_other(guarded: Api) -> None:
+    mine = await client_of(guarded, "produce", "read")
+    theirs = await client_of(guarded, "produce", "read", tenant=f"{guarded.tenant}-other")
+    (born,) = await mine.enqueue([request()])
+    with pytest.raises(NotFound):
+        await theirs.get(born.id)
+    await mine.close()
+    await theirs.close()
+
+
+async def test_a_worker_works_under_the_name_of_its_token_and_is_an_instance_of_it(guarded: Api) -> None:
+    producer = await client_of(guarded, "produce", "operate", "read")
+    worker = await client_of(guarded, "work", worker_id="crew")
+    born = await producer.enqueue([request() for _ in range(3)])
+    ask = ClaimAsk("host/17", types=frozenset({"work"}), limit=2, lease_seconds=60.0)
+    one, other = [grant.job for grant in await worker.claim(ask)]
+    assert one.worker == other.worker == "crew/host/17"
+    (pulse,) = await worker.heartbeats([Beat(*holder(one))])
+    assert given(pulse).id == one.id
+    assert await worker.checkpoint(Checkpoint(*holder(one), 1, "1")) == 1
+    await worker.save_step(Step(one.id, one.fence, "host/17", "s", 0, "1"))
+    assert await worker.add_events([Report(*holder(one), (Event(new_id(), Level.INFO, "e"),))]) == [(1,)]
+    await producer.cancel(other.id)
+    answers = await worker.finishes([CancelAck(*holder(other)), Complete(*holder(one))])
+    assert [given(answer).status for answer in answers] == [Status.CANCELLED, Status.SUCCEEDED]
+    assert (await producer.history(one.id))[-1].actor == "worker:crew/host/17"
+    (plain,) = await worker.claim(ask._replace(worker="crew"))
+    assert (plain.job.id, plain.job.worker) == (born[2].id, "crew")
+    await producer.close()
+    await worker.close()
+
+
+async def test_a_worker_has_the_capabilities_of_its_token_unless_it_names_fewer(guarded: Api) -> None:
+    producer = await client_of(guarded, "produce")
+    worker = await client_of(guarded, "work", worker_id="crew", capabilities=["gpu", "web"])
+    await producer.enqueue([request(requires=["gpu"])])
+    ask = ClaimAsk("crew", types=frozenset({"work"}), lease_seconds=60.0)
+    assert await worker.claim(ask._replace(capabilities=frozenset({"web"}))) == []
+    assert len(await worker.claim(ask)) == 1
+    await producer.close()
+    await worker.close()
