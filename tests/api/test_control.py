@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.api.rig import NEVER, Api, pointer, problem
@@ -135,6 +136,15 @@ async def test_types_are_registered_and_payloads_checked(api: Api) -> None:
     assert [one["name"] for one in api.ok(await api.get("/v1/types"))["items"]] == ["research"]
     api.ok(await api.call("DELETE", "/v1/types/research"), 204)
     problem(await api.get("/v1/types/research"), 404, "not_found")
+
+
+async def test_a_lease_is_as_long_as_the_claim_or_the_type_says(api: Api) -> None:
+    api.ok(await api.put("/v1/types/long", {"defaults": {"lease_seconds": 600}}))
+    start = datetime.fromtimestamp(api.clock.now / 1_000_000, UTC)
+    for type, asked, seconds in (("long", {}, 600), ("long", {"lease_seconds": 5}, 5), ("short", {}, 60)):
+        await api.enqueue(type=type)
+        (job,) = await api.claim(types=[type], **asked)
+        assert datetime.fromisoformat(job["lease"]["expires_at"]) == start + timedelta(seconds=seconds)
 
 
 async def test_agents_are_registered_listed_and_keep_their_jobs(api: Api) -> None:

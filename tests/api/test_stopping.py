@@ -20,9 +20,10 @@ from interlock.assemble import open_engine
 from interlock.cli.serve import only_server_of
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.errors import Invalid
-from interlock.wire import TokenRequest
+from interlock.wire import JobRequest, TokenRequest
 from tests.api.rig import Api, problem
 from tests.support.eventually import eventually
+from tests.support.faults import spoil_page
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
@@ -108,6 +109,20 @@ async def test_serve_with_tokens_asks_for_one(tmp_path: Path) -> None:
         _, log = await asyncio.to_thread(running.communicate, timeout=30)
         assert running.returncode == 0
         assert token not in log
+
+
+async def test_a_server_whose_storage_is_broken_says_so_and_ends(tmp_path: Path) -> None:
+    """G28: a corrupt page is met; nobody's job is taken, and the process does not go on."""
+    path = tmp_path / "x.db"
+    async with open_engine(f"sqlite:///{path}") as engine:
+        await engine.jobs.enqueue(Principal("default", user("test"), ROLES), JobRequest(type="a"))
+    spoil_page(path, "job_body")
+    with process("--database", f"sqlite:///{path}", cwd=tmp_path) as (running, address):
+        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=30) as http:
+            problem(await http.post("/v1/jobs", json={"type": "a"}), 503, "storage_broken")
+        _, log = await asyncio.to_thread(running.communicate, timeout=30)
+        assert running.returncode == 1
+        assert "corrupt" in log or "malformed" in log
 
 
 def test_one_file_has_one_server(tmp_path: Path) -> None:

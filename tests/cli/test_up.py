@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -137,8 +138,8 @@ async def test_a_second_start_finds_the_same_jobs_and_ctrl_c_stops_it(start: Any
     second = start()
     assert await second.until_printed(r"approvals approve (\S+)") == gate
     approve = next(line for line in second.printed.splitlines() if "approvals approve" in line)
-    done = subprocess.run(approve, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    approving = await asyncio.create_subprocess_shell(approve, cwd=tmp_path)
+    assert await approving.wait() == 0
     await second.until_printed(r"publish +(running → succeeded)")
     async with await second.client() as client:
         await until(client, "report", "succeeded")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from interlock.domain.audit import Chronicle
 from interlock.engine.audit import Audit
 from interlock.errors import Invalid
-from interlock.storage.audit_contract import Chronicle
 from tests.contract.builders import Desk, complete, fail
 from tests.contract.doors import Door
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from interlock.domain.approval import OpenGate
+from interlock.domain.artifact import Holder, Opening
 from interlock.domain.decide import Order
 from interlock.domain.job import Job, Refused
 from interlock.domain.lifecycle import Status, Verb
@@ -55,7 +56,9 @@ async def test_a_worker_from_before_the_restore_is_refused_whatever_it_says(desk
     assert isinstance(await desk.checkpoint_refused(save(job, 1)), LeaseLost)
     (kept,) = await desk.store.save_steps(desk.tenant, [step(job)])
     (told,) = await desk.store.add_events(desk.tenant, [report(job, event())])
-    for answer in (kept, told):
+    opening = Opening(Holder(job.id, job.fence, str(job.worker)), "report.md", "0" * 32, 1)
+    (opened,) = await desk.store.open_uploads(desk.tenant, [opening], quota=None)
+    for answer in (kept, told, opened):
         assert isinstance(answer, Refused)
         assert isinstance(answer.error, LeaseLost)
     assert await desk.trace(job.id) == before

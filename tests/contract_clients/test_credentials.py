@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from interlock.client.http import HttpClient
@@ -16,7 +18,7 @@ from tests.api.rig import Api
 from tests.contract_clients.desk import given, holder, request
 
 
-async def client_of(api: Api, *roles: str, **policy: object) -> HttpClient:
+async def client_of(api: Api, *roles: str, **policy: Any) -> HttpClient:
     token = (await api.as_role(*roles, **policy)).token
     return HttpClient(api.url, token=token)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from interlock.config import load
 from interlock.domain.decide import Complete
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
@@ -240,3 +242,12 @@ async def test_a_retention_deletes_for_every_tenant_in_the_background(
     await keeper.retention.stop()
     (told,) = await keeper.retention.prunes("other")
     assert (told.actor, told.jobs) == ("system:retention", 2)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "soon", "1e9"])
+def test_a_retention_is_a_number_of_days(wrong: str, tmp_path: Path) -> None:
+    assert load({}, environ={"INTERLOCK_RETENTION_DAYS": "0.5"}, directory=tmp_path).retention_days == 0.5
+    assert load({}, environ={}, directory=tmp_path).retention_days is None
+    with pytest.raises(Invalid) as refused:
+        load({}, environ={"INTERLOCK_RETENTION_DAYS": wrong}, directory=tmp_path)
+    assert refused.value.pointer == "/retention_days"

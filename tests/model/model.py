@@ -7,10 +7,9 @@ delay with jitter) the model takes what the store chose, if it is within bounds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
+from interlock.domain.approval import OpenGate
 from interlock.domain.decide import (
     Cancel,
     CancelAck,
@@ -23,141 +22,35 @@ from interlock.domain.decide import (
     Release,
     Revoke,
 )  # fmt: skip
-from interlock.domain.job import Beat, Checkpoint, Filter, HistoryRow, Job, NewJob, Pulse, Receipt
+from interlock.domain.edit import Edit
+from interlock.domain.job import Filter, NewJob, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
-
-SECOND = 1_000_000
-NEVER = 1 << 62
-ENDED = (Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED)
-WAITING = (Status.QUEUED, Status.RETRY)
-OUR_KINDS = ("timeout", "lease_expired", "revoked", "deadline")  # the errors that Interlock words itself
-
-Facts = dict[str, Any]
-
-
-class Line(NamedTuple):
-    """A row of history without its hash; metadata is parsed."""
-
-    version: int
-    origin: Status | None
-    target: Status
-    verb: Verb
-    actor: str
-    attempt: int
-    fence: int
-    reason: str | None
-    metadata: Facts | None
-    at: int
+from tests.model.gates import Gates
+from tests.model.life import (
+    ENDED,
+    WAITING,
+    End,
+    Facts,
+    Life,
+    Line,
+    Replay,
+    micros,
+    receipt,
+    retry_delay,
+    turn,
+)  # fmt: skip
+from tests.model.lines import Lines
+from tests.model.progress import Progress
 
 
-class End(NamedTuple):
-    """How a grant ended; a receipt only if its worker ended it."""
-
-    verb: Verb
-    actor: str
-    receipt: Receipt | None
-
-
-class Replay(NamedTuple):
-    """The key of an enqueue was there before, with the same body."""
-
-    id: str
-
-
-@dataclass
-class Life:
-    """One job."""
-
-    born: NewJob
-    created_at: int
-    run_at: int
-    seq: int = 0
-    status: Status = Status.QUEUED
-    attempt: int = 1
-    version: int = 1
-    fence: int = 0
-    releases: int = 0
-    worker: str | None = None
-    lease_seconds: float = 0.0
-    lease_expires_at: int | None = None
-    heartbeat_at: int | None = None
-    started_at: int | None = None
-    run_started_at: int | None = None
-    finished_at: int | None = None
-    updated_at: int = 0
-    cancel_requested_at: int | None = None
-    cancel_reason: str | None = None
-    awaiting: set[str] = field(default_factory=set)
-    checkpoint: Checkpoint | None = None
-    result: str | None = None
-    result_summary: str | None = None
-    usage: str | None = None
-    error: Facts | None = None
-    sanitized: bool = False
-    history: list[Line] = field(default_factory=list)
-    ends: dict[int, End] = field(default_factory=dict)
-
-    @property
-    def id(self) -> str:
-        return self.born.id
-
-    def run_ends_at(self) -> int:
-        if self.born.timeout_seconds is None or self.run_started_at is None:
-            return NEVER
-        return self.run_started_at + micros(self.born.timeout_seconds)
-
-    def late(self, now: int) -> bool:
-        return self.born.deadline is not None and self.born.deadline <= now
-
-    def held_by(self, fence: int, worker: str) -> bool:
-        return self.status == Status.RUNNING and self.fence == fence and self.worker == worker
-
-    def record(self, tenant: str) -> Facts:
-        """The job as `plain` makes it of a store's answer."""
-        own = {name: getattr(self, name) for name in Job._fields if name in self.__dict__}
-        saved = self.checkpoint
-        return {
-            "tenant": tenant, "gate_id": None,
-            **{name: getattr(self.born, name) for name in Job._fields if name in NewJob._fields}, **own,
-            "checkpoint": saved and saved.data, "checkpoint_seq": saved and saved.seq,
-            "sanitized": self.sanitized or (saved is not None and saved.sanitized),
-            "awaiting": sorted(self.awaiting), "tags": sorted(self.born.tags), "requires": sorted(self.born.requires),
-        }  # fmt: skip
-
-
-def micros(seconds: float) -> int:
-    return round(seconds * SECOND)
-
-
-def plain(job: Job) -> Facts:
-    """A store's job for comparison: lists sorted, errors parsed, our own messages blanked."""
-    facts = job._asdict()
-    for name in ("awaiting", "tags", "requires"):
-        facts[name] = sorted(facts[name])
-    facts["error"] = plain_error(json.loads(job.error)) if job.error is not None else None
-    return facts
-
-
-def plain_line(row: HistoryRow) -> Line:
-    facts = None if row.metadata is None else json.loads(row.metadata)
-    if facts is not None and "error" in facts:
-        facts["error"] = plain_error(facts["error"])
-    return Line(*row[1:9], facts, row.at)
-
-
-def plain_error(error: Facts) -> Facts:
-    return {**error, "message": "…"} if error["kind"] in OUR_KINDS and error["message"] else error
-
-
-class Model:
+class Model(Lines, Gates, Progress):
     """All jobs of one tenant."""
 
     def __init__(self, tenant: str) -> None:
+        super().__init__()
         self.tenant = tenant
-        self.jobs: dict[str, Life] = {}
         self.keys: dict[str, tuple[str, bytes | None]] = {}
-        self.paused: set[str] = set()
         self.claims: dict[tuple[str, str], list[tuple[str, int]]] = {}
 
     # Enqueue.
@@ -180,12 +73,7 @@ class Model:
                 return "invalid"
             if parent.status in ENDED or parent.cancel_requested_at is not None:
                 return "parent_ended"
-        if new.delay_seconds is not None:
-            run_at = now + micros(new.delay_seconds)
-        else:
-            run_at = now if new.run_at is None else new.run_at
-        life = self.jobs[new.id] = Life(new, now, run_at, updated_at=now)
-        life.history.append(Line(1, None, Status.QUEUED, Verb.ENQUEUE, new.created_by, 1, 0, None, None, now))
+        life = self.jobs[new.id] = Life.begin(new, now)
         if key is not None:
             self.keys[key] = (new.id, new.body_sha256)
         return life
@@ -199,13 +87,16 @@ class Model:
                 self.jobs[id] for id, fence in self.claims.get(name, ()) if self.jobs[id].held_by(fence, ask.worker)
             ]
             if still:
-                return sorted(still, key=_turn)
+                return sorted(still, key=turn)
         for life in self.expired(now):
             self._lose_lease(life, Verb.EXPIRE, "system:sweep", None, now)
         for life in self.late(now):
-            if not life.awaiting:
+            if not life.awaiting and life.status in WAITING:
                 self._pass_deadline(life, now)
-        best = sorted((life for life in self.jobs.values() if self._fits(life, ask, now)), key=_turn)[: ask.limit]
+        blocked = self.blocked(now)
+        best = sorted(
+            (life for life in self.jobs.values() if life.id not in blocked and self._fits(life, ask, now)), key=turn
+        )[: ask.limit]
         for life in best:
             life.fence += 1
             life.worker, life.lease_seconds = ask.worker, ask.lease_seconds
@@ -238,50 +129,8 @@ class Model:
         return [job for job in self.jobs.values() if job.lease_expires_at is not None and job.lease_expires_at <= now]
 
     def late(self, now: int) -> list[Life]:
-        return [job for job in self.jobs.values() if job.status in WAITING and job.late(now)]
-
-    # Progress.
-
-    def heartbeat(self, beats: Sequence[Beat], now: int) -> list[Pulse | str]:
-        return [self._heartbeat(beat, now) for beat in beats]
-
-    def _heartbeat(self, beat: Beat, now: int) -> Pulse | str:
-        fault = self._not_held(beat)
-        if fault is None and beat.checkpoint is not None:
-            saved = self._checkpoint(beat.checkpoint, now)
-            fault = saved if isinstance(saved, str) else None
-        if fault is not None:
-            return fault
-        life = self.jobs[beat.id]
-        life.heartbeat_at = life.updated_at = now
-        life.lease_expires_at = min(now + micros(beat.lease_seconds or life.lease_seconds), life.run_ends_at())
-        cancelling, paused = life.cancel_requested_at is not None, life.born.type in self.paused
-        return Pulse(life.id, life.lease_expires_at, cancelling, life.cancel_reason, paused)
-
-    def checkpoint(self, checkpoints: Sequence[Checkpoint], now: int) -> list[int | str]:
-        return [self._checkpoint(checkpoint, now) for checkpoint in checkpoints]
-
-    def _checkpoint(self, new: Checkpoint, now: int) -> int | str:
-        fault = self._not_held(new)
-        if fault is not None:
-            return fault
-        life = self.jobs[new.id]
-        old = life.checkpoint
-        if old is None or new.seq > old.seq:
-            life.checkpoint, life.updated_at = new, now
-        elif (new.seq, new.data) != (old.seq, old.data):
-            return "checkpoint_conflict"
-        return new.seq
-
-    def _not_held(self, item: Beat | Checkpoint) -> str | None:
-        life = self.jobs.get(item.id)
-        if life is None:
-            return "not_found"
-        if life.held_by(item.fence, item.worker):
-            return None
-        end = life.ends.get(item.fence)
-        mine = end is not None and end.receipt is not None and end.actor == f"worker:{item.worker}"
-        return "not_running" if mine else "lease_lost"
+        asleep = (*WAITING, Status.WAITING_FOR_APPROVAL)
+        return [job for job in self.jobs.values() if job.status in asleep and job.late(now)]
 
     # Everything that has a choice in it.
 
@@ -294,24 +143,28 @@ class Model:
         if life is None:
             return "not_found"
         match order:
-            case Complete() | Fail() | Release() | CancelAck():
+            case Complete() | Fail() | Release() | CancelAck() | OpenGate():
                 return self._finish(order, life, now, chosen)
+            case Edit():
+                return self._edit(order, life, now)
             case Cancel():
                 return self._cancel(order, life, now)
             case Revoke():
                 if life.status != Status.RUNNING:
                     return "already_finished"
                 return self._lose_lease(life, Verb.REVOKE, order.actor, order.reason, now)
+            case Expire() if life.status == Status.WAITING_FOR_APPROVAL:
+                return self._expire_gate(life, now)
             case Expire():
                 if life.lease_expires_at is None or life.lease_expires_at > now:
-                    return _receipt(life)
+                    return receipt(life)
                 return self._lose_lease(life, Verb.EXPIRE, "system:sweep", None, now)
             case PassDeadline():
-                if not life.late(now) or life.status not in WAITING:
-                    return _receipt(life)
+                if life not in self.late(now):
+                    return receipt(life)
                 return self._pass_deadline(life, now)
 
-    def _finish(self, order: Finish, life: Life, now: int, chosen: int | None) -> Receipt | str:
+    def _finish(self, order: Finish | OpenGate, life: Life, now: int, chosen: int | None) -> Receipt | str:
         actor = f"worker:{order.worker}"
         if not life.held_by(order.fence, order.worker):
             end = life.ends.get(order.fence)
@@ -333,9 +186,11 @@ class Model:
                 return self._end_badly(life, Status.FAILED, order.verb, actor, now, None, json.loads(order.error))
             case _ if life.cancel_requested_at is not None:
                 return self._give_in(life, order.verb, actor, now)
+            case OpenGate():
+                return self._open_gate(order, life, actor, now)
             case Fail():
                 life.sanitized |= order.sanitized
-                least, most = _delay(life, order.retry_after_seconds)
+                least, most = retry_delay(life, order.retry_after_seconds)
                 run_at = chosen if chosen is not None and now + least <= chosen <= now + most else now + least
                 return self._try_again(life, order.verb, actor, now, None, json.loads(order.error), run_at)
             case Release():
@@ -355,12 +210,12 @@ class Model:
 
     def _cancel(self, order: Cancel, life: Life, now: int) -> Receipt | str:
         if life.status == Status.CANCELLED:
-            return _receipt(life)
+            return receipt(life)
         if life.status in ENDED:
             return "already_finished"
         now_or_never = life.status != Status.RUNNING or order.force
         if life.cancel_requested_at is not None and not now_or_never:
-            return _receipt(life)
+            return receipt(life)
         life.cancel_requested_at = life.cancel_requested_at or now
         life.cancel_reason = order.reason or life.cancel_reason
         target = Status.CANCELLED if now_or_never else Status.RUNNING
@@ -383,7 +238,7 @@ class Model:
     def _try_again(
         self, life: Life, verb: Verb, actor: str, now: int, reason: str | None, error: Facts, run_at: int
     ) -> Receipt:
-        if life.attempt == life.born.max_attempts:
+        if life.attempt >= life.max_attempts:
             return self._end_badly(life, Status.DEAD_LETTER, verb, actor, now, reason, error)
         life.error, life.run_at = error, run_at
         facts = {"error": error, "attempt": life.attempt + 1, "run_at": run_at}
@@ -395,8 +250,22 @@ class Model:
         life.error = error
         return self._move(life, status, verb, actor, now, reason, {"error": error})
 
+    def _edit(self, order: Edit, life: Life, now: int) -> Receipt | str:
+        if life.status in ENDED:
+            return "already_finished"
+        if life.status not in WAITING:
+            return "not_editable"
+        if order.max_attempts is not None and order.max_attempts < life.attempt:
+            return "invalid"
+        wanted = {"priority": order.priority, "run_at": order.run_at, "max_attempts": order.max_attempts}
+        facts = {name: to for name, to in wanted.items() if to is not None and to != getattr(life, name)}
+        if not facts:
+            return receipt(life)
+        vars(life).update(facts)
+        return self._move(life, life.status, order.verb, order.actor, now, None, facts)
+
     def _pass_deadline(self, life: Life, now: int) -> Receipt:
-        if life.status == Status.RETRY:
+        if life.status != Status.QUEUED:
             error = {"message": "…", "kind": "deadline"}
             return self._end_badly(life, Status.FAILED, Verb.PASS_DEADLINE, "system:sweep", now, "deadline", error)
         life.cancel_requested_at, life.cancel_reason = now, "deadline"
@@ -419,8 +288,10 @@ class Model:
         life.updated_at = now
         line = Line(life.version, origin, status, verb, actor, life.attempt, life.fence, reason, facts, now)
         life.history.append(line)
-        if status == Status.RETRY:
+        if status == Status.RETRY and origin == Status.RUNNING:
             life.attempt += 1
+        if origin == Status.WAITING_FOR_APPROVAL:
+            self._leave_gate(life, verb)
         if status in ENDED:
             life.finished_at = now
             life.awaiting.clear()
@@ -428,9 +299,9 @@ class Model:
                 other.awaiting.discard(life.id)
         if origin == Status.RUNNING and status != Status.RUNNING:
             life.worker = life.lease_expires_at = life.heartbeat_at = None
-            by_worker = verb in (Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.CANCEL_ACK)
-            life.ends[life.fence] = End(verb, actor, _receipt(life) if by_worker else None)
-        return _receipt(life)
+            by_worker = verb in (Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.OPEN_GATE, Verb.CANCEL_ACK)
+            life.ends[life.fence] = End(verb, actor, receipt(life) if by_worker else None)
+        return receipt(life)
 
     # Reading.
 
@@ -449,33 +320,3 @@ class Model:
             and (f.before_seq is None or life.seq < f.before_seq)
         ]
         return [life.id for life in sorted(found, key=lambda life: -life.seq)[: f.limit]]
-
-
-def _turn(life: Life) -> tuple[int, int, int]:
-    return -life.born.priority, life.run_at, life.seq
-
-
-def _receipt(life: Life) -> Receipt:
-    """What the newest line of history says."""
-    line = life.history[-1]
-    facts = line.metadata or {}
-    ended = line.at if line.target in ENDED else None
-    attempt = facts.get("attempt", line.attempt)
-    return Receipt(life.id, line.fence, line.target, attempt, line.version, facts.get("run_at"), ended)
-
-
-def _delay(life: Life, retry_after_seconds: float | None) -> tuple[int, int]:
-    """The least and the most to wait after the attempt that just failed."""
-    if retry_after_seconds is not None:
-        least = most = retry_after_seconds
-    else:
-        policy: Facts = json.loads(life.born.backoff) if life.born.backoff else {}
-        kind, base = policy.get("kind", "full_jitter"), policy.get("base_seconds", 1.0)
-        growth = {"fixed": 1, "linear": life.attempt}.get(kind, policy.get("multiplier", 2.0) ** (life.attempt - 1))
-        most = min(policy.get("max_seconds", 300.0), base * growth)
-        least = most * {"full_jitter": 0.0, "equal_jitter": 0.5}.get(kind, 1.0)
-    return max(micros(least), SECOND // 10), max(micros(most), SECOND // 10)
-
-
-def by_seq(lives: Iterable[Life]) -> list[Life]:
-    return sorted(lives, key=lambda life: life.seq)

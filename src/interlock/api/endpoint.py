@@ -40,7 +40,9 @@ class Endpoint:
             trail.status = 499
             return
         except Exception as error:
-            answer = refusal(error, trail)
+            if isinstance(error, Fatal):
+                self._service.give_up(error)
+            answer = self._refusal(error, trail)
         await send_answer(answer, send, trail)
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive, trail: Trail) -> Answer:
@@ -57,7 +59,7 @@ class Endpoint:
             who=who,
             path=scope["path_params"],
             headers=headers,
-            query=body.query(scope["query_string"], route.query),
+            query=self._query(scope["query_string"], route),
             body=value,
             mended=mended,
             receive=receive,
@@ -77,6 +79,12 @@ class Endpoint:
         if self._service.rates is not None:
             self._service.rates.take(f"{who.tenant} {who.actor}")
         return who
+
+    def _query(self, raw: bytes, route: Route) -> Any:
+        return body.query(raw, route.query)
+
+    def _refusal(self, error: Exception, trail: Trail) -> Answer:
+        return refusal(error, trail)
 
     async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
         if route.raw_body:

@@ -80,8 +80,9 @@ class Gate:
         await send_answer(refusal(nothing, trail), exchange.send, trail)
 
     def _check(self, scope: Any, trail: Trail) -> None:
-        self.service.admission.check()
         raw_path: bytes = scope["raw_path"]
+        if raw_path != b"/healthz":  # a busy process is not a sick one
+            self.service.admission.check()
         headers = Headers(scope["headers"])
         trail.request_id = headers.request_id or trail.request_id
         if trace := headers.traceparent:

@@ -233,6 +233,11 @@ class Server(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await super().serve(sockets=[self._listening])
+        if self._service.broken is not None:
+            raise self._service.broken
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._service.broken is not None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

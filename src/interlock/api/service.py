@@ -13,6 +13,7 @@ from interlock.api.metrics import Metrics
 from interlock.api.options import Options
 from interlock.api.rates import Rates
 from interlock.engine.engine import Engine
+from interlock.errors import Fatal
 
 WRONG_LINKS_A_MINUTE: Final = 5
 
@@ -29,6 +30,12 @@ class Service:
         self.rates = None if options.rate_per_second is None else Rates(options.rate_per_second, options.rate_burst)
         self.wrong_links = Rates(WRONG_LINKS_A_MINUTE / 60, WRONG_LINKS_A_MINUTE)  # by the caller's address
         self.stopping = asyncio.Event()
+        self.broken: Fatal | None = None
+
+    def give_up(self, error: Fatal) -> None:
+        """Nothing more may be written: the server stops, and its process ends with this error."""
+        self.broken = self.broken or error
+        self.stop()
 
     def stop(self) -> None:
         """Answer whoever waits, end the streams, and say `stopping` to what still comes."""

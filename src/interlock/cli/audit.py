@@ -13,11 +13,11 @@ from interlock import wire
 from interlock.cli import output
 from interlock.cli.files import whole_or_absent
 from interlock.cli.session import BAD_AUDIT, Common, run
+from interlock.domain.audit import VerifiedPart
 from interlock.domain.principal import Principal
 from interlock.engine.audit import MOST_AT_ONCE
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
-from interlock.storage.audit_contract import VerifiedPart
 
 app = App(name="audit", help="Prove what happened.")
 NOTHING = Common()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import cyclopts
-from cyclopts import App
+from cyclopts import App, Parameter
 
 import interlock
 from interlock import assemble
@@ -34,6 +34,7 @@ app = App(
     name="interlock",
     help="A durable job queue for AI agents, on SQLite or PostgreSQL.",
     version=interlock.__version__,
+    default_parameter=Parameter(negative_iterable=()),
 )
 app.command(jobs.app)
 jobs.app.command(events.tail)

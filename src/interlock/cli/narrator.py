@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -14,6 +15,7 @@ from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
 from interlock.engine.reads import Reads
+from interlock.errors import NotFound, Unavailable
 
 LOOK_SECONDS: Final = 0.25
 NEWEST: Final = Filter(limit=200)
@@ -32,21 +34,29 @@ class Narrator:
             self._told[job.id] = job.version
             self._advise(job)
         while True:
-            rows: list[tuple[HistoryRow, Job]] = []
-            newest = await self._reads.jobs(self._tenant, NEWEST)
-            for job in newest:
-                told = self._told.get(job.id, 0)
-                if job.version > told:
-                    rows += [
-                        (row, job) for row in await self._reads.history(self._tenant, job.id) if row.version > told
-                    ]
-            self._told = {job.id: job.version for job in newest}
-            for row, job in sorted(rows, key=lambda pair: (pair[0].at, pair[0].job_id, pair[0].version)):
-                self._told[job.id] = max(self._told[job.id], row.version)
-                output.say(line(row, job))
-                if row.version == job.version:
-                    self._advise(job)
+            with contextlib.suppress(Unavailable):  # whoever works on the jobs will say so
+                await self._tell_news()
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _tell_news(self) -> None:
+        newest = await self._reads.jobs(self._tenant, NEWEST)
+        self._told = {job.id: self._told.get(job.id, 0) for job in newest}
+        moves = [move for job in newest if job.version > self._told[job.id] for move in await self._moves(job.id)]
+        for row, job in sorted(moves, key=lambda move: (move[0].at, move[0].job_id, move[0].version)):
+            output.say(line(row, job))
+            if row.version == job.version:
+                self._advise(job)
+
+    async def _moves(self, job_id: str) -> list[tuple[HistoryRow, Job]]:
+        """What was not told yet of a job, with the job as it is after all of it, or later."""
+        told = self._told[job_id]
+        try:
+            rows = [row for row in await self._reads.history(self._tenant, job_id) if row.version > told]
+            job = await self._reads.job(self._tenant, job_id)
+        except NotFound:  # pruned a moment ago
+            return []
+        self._told[job_id] = max((row.version for row in rows), default=told)
+        return [(row, job) for row in rows]
 
     def _advise(self, job: Job) -> None:
         if job.status is Status.WAITING_FOR_APPROVAL:

@@ -1,9 +1,28 @@
-"""The hash that chains the rows of a job's history, the same bytes on every engine."""
+"""The hash that chains the rows of a job's history, the same bytes on every engine, and what an audit is told."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
+from typing import NamedTuple
+
+from interlock.domain.job import HistoryRow
+
+
+class Chronicle(NamedTuple):
+    """The whole history of one job, and its place in the order of arrival."""
+
+    seq: int
+    rows: tuple[HistoryRow, ...]
+
+
+class VerifiedPart(NamedTuple):
+    """What was read of some chains, the first row that does not fit, and where to go on; None at the end."""
+
+    jobs: int
+    rows: int
+    first_bad: str | None
+    next: str | None
 
 
 def history_hash(

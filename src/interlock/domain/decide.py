@@ -13,7 +13,7 @@ from interlock.domain import principal
 from interlock.domain.approval import OpenGate
 from interlock.domain.change import Change, Standing, Unchanged, error_text, move
 from interlock.domain.edit import Edit, edit
-from interlock.domain.job import MAX_RELEASES, HistoryRow, Receipt
+from interlock.domain.job import ANY_FENCE, MAX_RELEASES, HistoryRow, Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.domain.overdue import SWEEP, expire_gate, pass_deadline
 from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
@@ -137,7 +137,7 @@ def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | 
 
 def holds(job: Standing, fence: int, worker: str) -> bool:
     """Whether this worker's grant is the current one."""
-    return job.status is Status.RUNNING and job.fence == fence and job.worker == worker
+    return job.status is Status.RUNNING and fence in (job.fence, ANY_FENCE) and job.worker == worker
 
 
 def answer_repeat(ended: HistoryRow | None, verb: Verb | None, job_id: str, fence: int, worker: str) -> Receipt | Error:

@@ -15,6 +15,7 @@ from interlock.errors import Error
 MAX_ATTEMPTS: Final = 100
 DEFAULT_MAX_ATTEMPTS: Final = 3
 MAX_RELEASES: Final = 1000
+ANY_FENCE: Final = -1  # whatever fence this worker holds: for protocols that know no fences
 
 
 class Job(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from interlock import wire
-from interlock.storage.audit_contract import Chronicle, VerifiedPart
+from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.storage.contract import Store
 
 MOST_AT_ONCE: Final = 10_000

@@ -9,7 +9,7 @@ from typing import Final
 from interlock import wire
 from interlock.domain import text
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
-from interlock.domain.job import Beat, Checkpoint, Job, Pulse, Receipt, Refused
+from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Job, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
 from interlock.engine.answers import answered, each
@@ -96,6 +96,8 @@ class Leases:
 
     def _checked_beat(self, beat: Beat) -> Beat:
         wire.seconds(beat.lease_seconds, "lease_seconds", 1, self._limits.lease_seconds)
+        if beat.fence == ANY_FENCE and (beat.checkpoint is not None or beat.events):
+            raise Invalid("progress is saved under the fence of a grant", pointer="/fence")
         checkpoint = None if beat.checkpoint is None else self._mended(beat.checkpoint)
         id, worker = wire.job_id(beat.id), wire.name(beat.worker, "worker")
         events = mended_events(beat.events, self._limits)

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from interlock.domain.job import HistoryRow
-
-
-class Chronicle(NamedTuple):
-    """The whole history of one job, and its place in the order of arrival."""
-
-    seq: int
-    rows: tuple[HistoryRow, ...]
-
-
-class VerifiedPart(NamedTuple):
-    """What was read of some chains, the first row that does not fit, and where to go on; None at the end."""
-
-    jobs: int
-    rows: int
-    first_bad: str | None
-    next: str | None
+from interlock.domain.audit import Chronicle, VerifiedPart
 
 
 class AuditStore(Protocol):

@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from interlock.domain.audit import history_hash
+from interlock.domain.audit import VerifiedPart, history_hash
 from interlock.errors import Invalid
-from interlock.storage.audit_contract import VerifiedPart
 from interlock.storage.contract import Verdict
 
 

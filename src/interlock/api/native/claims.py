@@ -21,14 +21,17 @@ routes = Routes()
 
 
 class ClaimRequest(Request, frozen=True, kw_only=True):
-    """What somebody is ready to do; absent types mean any, absent capabilities all that the credential has."""
+    """What somebody is ready to do; absent types mean any, absent capabilities all that the credential has.
+
+    Without `lease_seconds` the lease is as long as the type says, else 60 s.
+    """
 
     types: list[str] | None = None
     worker: str | None = None
     capabilities: list[str] | None = None
     affinity_keys: list[str] | None = None
     limit: Annotated[int, Meta(ge=1, le=wire.LIMITS.claim)] = 1
-    lease_seconds: Annotated[float, Meta(ge=1, le=wire.LIMITS.lease_seconds)] = 60.0
+    lease_seconds: Annotated[float, Meta(ge=1, le=wire.LIMITS.lease_seconds)] | None = None
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
     claim_id: str | None = None
 

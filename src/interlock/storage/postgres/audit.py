@@ -10,9 +10,9 @@ from uuid import UUID
 
 import asyncpg
 
+from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.errors import Forbidden
 from interlock.storage import chains
-from interlock.storage.audit_contract import Chronicle, VerifiedPart
 from interlock.storage.postgres import history
 from interlock.storage.postgres.connection import call
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Final, TypeVar
 
+from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.storage import chains
-from interlock.storage.audit_contract import Chronicle, VerifiedPart
 from interlock.storage.sqlite import history
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.statements import load

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from interlock.domain.decide import answer_repeat
-from interlock.domain.job import Beat, Checkpoint, Pulse, Refused
+from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Pulse, Refused
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
 from interlock.errors import CheckpointConflict, Error, NotFound
@@ -94,7 +94,7 @@ def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, 
 def _fault(connection: Connection, tenant: str, job: _Held | None, id: str, fence: int, worker: str) -> Error | None:
     if job is None:
         return NotFound(id)
-    if job.status == Status.RUNNING and job.fence == fence and job.worker == worker:
+    if job.status == Status.RUNNING and fence in (job.fence, ANY_FENCE) and job.worker == worker:
         return None
     answer = answer_repeat(history.grant_end(connection, tenant, id, fence), None, id, fence, worker)
     assert isinstance(answer, Error)

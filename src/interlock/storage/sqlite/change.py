@@ -23,7 +23,7 @@ from interlock.domain.decide import (
     receipt_of,
 )  # fmt: skip
 from interlock.domain.edit import Edit
-from interlock.domain.job import Receipt, Refused
+from interlock.domain.job import ANY_FENCE, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.sqlite import approvals, beats, edits, history, moves
@@ -80,7 +80,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
             answers.append(Refused(NotFound(order.id)))
             continue
         id, seq, status, fence, worker, version, attempt, head, base, line = row
-        if status != "running" or fence != order.fence or worker != order.worker:
+        if status != "running" or order.fence not in (fence, ANY_FENCE) or worker != order.worker:
             answers.append(_repeated(connection, tenant, order))
             continue
         actor = f"worker:{worker}"

@@ -1,0 +1,106 @@
+"""What the compatible faces share: an endpoint that speaks another protocol's credentials, bodies and refusals."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from interlock.api import body
+from interlock.api.endpoint import Endpoint, refusal
+from interlock.api.headers import Headers
+from interlock.api.routes import Answer, Receive, Route
+from interlock.api.service import Service, Trail
+from interlock.domain.principal import Principal
+from interlock.errors import Error, Invalid
+
+
+class Lenient(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The base of bodies and queries of a face: what nobody knows is passed over, as those servers did."""
+
+    bare: ClassVar[str | None] = None  # the field that a bare array stands for
+
+
+class Said(Exception):
+    """A refusal in the words of a face."""
+
+    def __init__(self, status: int, document: Mapping[str, Any], *, headers: Mapping[str, str] | None = None) -> None:
+        self.status, self.document, self.headers = status, document, dict(headers or {})
+        super().__init__(str(document))
+
+
+class Face(Protocol):
+    """How one protocol knows its callers, and how it says no."""
+
+    async def admit(self, service: Service, route: Route, headers: Headers) -> Principal:
+        """The caller, if they may use this route."""
+        ...
+
+    def limit(self, service: Service, route: Route, who: Principal) -> None:
+        """Refuse a caller who asks too often."""
+        ...
+
+    def unreadable(self, error: Error) -> Said:
+        """What is said of a body or a query that cannot be read."""
+        ...
+
+    def translate(self, error: Exception, status: int) -> tuple[int, Mapping[str, Any]]:
+        """The status and the document for a refusal of the engine."""
+        ...
+
+
+class FaceEndpoint(Endpoint):
+    """The methods of one path of a face."""
+
+    def __init__(self, service: Service, path: str, routes: Sequence[Route], face: Face) -> None:
+        super().__init__(service, path, routes)
+        self._face = face
+
+    async def _admit(self, route: Route, headers: Headers, trail: Trail) -> Principal:
+        if not route.needs_credential:
+            return await super()._admit(route, headers, trail)
+        who = await self._face.admit(self._service, route, headers)
+        trail.tenant, trail.actor = who.tenant, who.actor
+        trail.seat.belongs_to(who.tenant)
+        self._face.limit(self._service, route, who)
+        return who
+
+    async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
+        """The body whatever its media type; those clients do not always name one."""
+        if route.raw_body:
+            return None, None
+        options = self._service.options
+        limit = max(options.largest_body, route.largest_body or 0)
+        raw = await body.read(receive, headers, limit=limit, within=options.body_seconds, seat=trail.seat)
+        if route.body is None or (route.body_optional and not raw.strip()):
+            return None if route.body is None else route.body(), None
+        field = getattr(route.body, "bare", None)
+        if field is not None and raw.lstrip().startswith(b"["):
+            raw = b'{"%b":%b}' % (field.encode(), raw)
+        try:
+            value, mended = body.decode(raw, route.body, limit=limit + len(field or "") + 8, mends=route.mends)
+        except Error as error:
+            raise self._face.unreadable(error) from None
+        return value, raw if mended else None
+
+    def _query(self, raw: bytes, route: Route) -> Any:
+        """The parameters that the route knows, the last of several; empty ones count as not given."""
+        given: dict[str, str] = {}
+        with contextlib.suppress(ValueError):
+            given = dict(parse_qsl(raw.decode("latin-1"), max_num_fields=body.MOST_PARAMETERS))
+        known = {field.encode_name for field in msgspec.structs.fields(route.query)}
+        try:
+            return msgspec.convert({name: given[name] for name in known & given.keys()}, route.query, strict=False)
+        except msgspec.ValidationError as error:
+            raise self._face.unreadable(Invalid(str(error))) from None
+
+    def _refusal(self, error: Exception, trail: Trail) -> Answer:
+        if isinstance(error, Said):
+            trail.code = "refused"
+            return Answer(error.status, msgspec.json.encode(error.document), headers=error.headers)
+        plain = refusal(error, trail)  # it also tells the log of defects
+        status, document = self._face.translate(error, plain.status)
+        return Answer(status, msgspec.json.encode(document), headers=plain.headers)

@@ -1,0 +1,145 @@
+"""The table of pages, what a page is asked, and what it may answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.errors import Invalid
+
+MOST_FIELDS: Final = 2_000
+LOOKS: Final = ("read",)
+
+
+class Fields:
+    """What a query or a form says, each name with all its values; empty ones count as not said."""
+
+    def __init__(self, encoded: str = "") -> None:
+        try:
+            pairs = parse_qsl(encoded, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="replace")
+        except ValueError:
+            raise Invalid(f"a form has at most {MOST_FIELDS} fields") from None
+        self._values: dict[str, list[str]] = {}
+        for name, value in pairs:
+            self._values.setdefault(name, []).append(value)
+
+    def raw(self, name: str) -> str | None:
+        """The last value as it was sent, even if it is empty."""
+        return self._values[name][-1] if name in self._values else None
+
+    def one(self, name: str) -> str | None:
+        return (self.raw(name) or "").strip() or None
+
+    def all(self, name: str) -> list[str]:
+        return [value.strip() for value in self._values.get(name, ()) if value.strip()]
+
+    def number(self, name: str) -> float | None:
+        value = self.one(name)
+        try:
+            return None if value is None else float(value)
+        except ValueError:
+            raise Invalid(f"{name} must be a number", pointer=f"/{name}") from None
+
+    def whole(self, name: str) -> int | None:
+        value = self.one(name)
+        try:
+            return None if value is None or len(value) > 20 else int(value)
+        except ValueError:
+            raise Invalid(f"{name} must be a whole number", pointer=f"/{name}") from None
+
+    def encoded(self, *, without: Sequence[str] = (), **changed: object) -> str:
+        """The same query with some of it left out or said otherwise."""
+        kept = [(n, v) for n, values in self._values.items() if n not in {*without, *changed} for v in values if v]
+        return urlencode([*kept, *((name, str(value)) for name, value in changed.items() if value is not None)])
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request for a page, by somebody who may have it."""
+
+    engine: Engine
+    who: Principal
+    now: int
+    path: Mapping[str, str]
+    query: Fields
+    form: Fields
+    session: str | None
+
+    @property
+    def tenant(self) -> str:
+        return self.who.tenant
+
+
+@dataclass(frozen=True)
+class View:
+    """A template and what it shows."""
+
+    template: str
+    shown: Mapping[str, Any]
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer that is no page: a redirect, a file."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stream: AsyncIterator[bytes] | None = None
+
+
+Handler = Callable[[Ask], Awaitable[View | Reply]]
+
+
+@dataclass(frozen=True)
+class Page:
+    """One method of one path."""
+
+    method: str
+    path: str
+    handler: Handler
+    roles: frozenset[str]  # one of these is enough
+    needs_sign_in: bool = True
+
+
+class Pages(list[Page]):
+    """The pages of one module, in the order they are written."""
+
+    def get(self, path: str, *, roles: Sequence[str] = LOOKS, open: bool = False) -> Callable[[Handler], Handler]:
+        return self._add("GET", path, roles, open)
+
+    def post(self, path: str, *, roles: Sequence[str], open: bool = False) -> Callable[[Handler], Handler]:
+        return self._add("POST", path, roles, open)
+
+    def _add(self, method: str, path: str, roles: Sequence[str], open: bool) -> Callable[[Handler], Handler]:
+        def register(handler: Handler) -> Handler:
+            self.append(Page(method, path, handler, frozenset(roles), not open))
+            return handler
+
+        return register
+
+
+def show(template: str, *, status: int = 200, **shown: Any) -> View:
+    return View(template, shown, status)
+
+
+def go(to: str, *, said: str | None = None, n: int | None = None) -> Reply:
+    """Send a browser on after something was done; `said` names the sentence that is shown there."""
+    more = urlencode({name: value for name, value in (("said", said), ("n", n)) if value is not None})
+    mark = "&" if "?" in to else "?"
+    return Reply(303, headers={"location": f"{to}{mark}{more}" if more else to})
+
+
+def download(name: str, *, body: bytes = b"", stream: AsyncIterator[bytes] | None = None) -> Reply:
+    """Bytes that a browser keeps and never shows: whatever they are, they run nowhere."""
+    headers = {
+        "content-type": "application/octet-stream",
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+        "content-security-policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
+    }
+    return Reply(200, body, headers, stream)

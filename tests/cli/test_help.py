@@ -1,0 +1,30 @@
+"""Every command explains itself, and takes what all commands take."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.cli.main import app
+from tests.test_docs import commands
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_help_of_a_command_says_what_it_does_and_what_it_takes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app([*command.split(), "--help"], exit_on_error=False, result_action="return_value")
+    shown = capsys.readouterr().out
+    usage, _, rest = shown.partition("\n\n")
+    assert f"interlock {command}" in usage
+    assert len(rest.partition("\n\n")[0]) > 10
+    for option in ("--database", "--tenant", "--json") if command != "worker" else ("--server",):
+        assert option in shown
+    assert "--empty-" not in shown
+
+
+def test_every_noun_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    app(["--help"], exit_on_error=False, result_action="return_value")
+    shown = capsys.readouterr().out
+    for noun in {command.split()[0] for command in commands()}:
+        line = next(line for line in shown.splitlines() if line.startswith(f"│ {noun} "))
+        assert len(line.strip("│ ").removeprefix(noun).strip()) > 15, noun

@@ -1,0 +1,71 @@
+"""The lines of agents with a limit, worked out anew from rule 5 whenever somebody asks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from interlock.domain.lifecycle import Location, Status
+from tests.model.life import ENDED, WAITING, Jobs, Life
+
+
+class Limit(NamedTuple):
+    """How many jobs of an agent run at once; without a number all of them."""
+
+    most: int | None = None
+    strict: bool = True
+
+
+class Lines(Jobs):
+    """Agents, and where their jobs stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: dict[str, Limit] = {}
+
+    def limit_of(self, agent: str) -> Limit:
+        return self.limits.get(agent, Limit())
+
+    def running(self, agent: str) -> int:
+        return sum(life.status == Status.RUNNING for life in self.jobs.values() if life.agent == agent)
+
+    def blocked(self, now: int) -> set[str]:
+        """The jobs that are due and wait for a worker, but have no place in the line of their agent."""
+        lives = defaultdict(list)
+        for life in self.jobs.values():
+            if life.agent is not None and life.status not in ENDED:
+                lives[life.agent].append(life)
+        return {life.id for agent, theirs in lives.items() for life in without_place(theirs, self.limit_of(agent), now)}
+
+    def location(self, life: Life, now: int) -> Location:
+        if life.status == Status.RUNNING:
+            return Location.IN_PROGRESS
+        if life.status in ENDED:
+            return Location.DEAD_LETTER if life.status == Status.DEAD_LETTER else Location.NONE
+        if life.awaiting or life.status == Status.WAITING_FOR_APPROVAL:
+            return Location.BLOCKED
+        if life.run_at > now:
+            return Location.DELAYED
+        return Location.BLOCKED if life.id in self.blocked(now) else Location.READY
+
+    def counts(self, now: int) -> dict[str, Counter[str]]:
+        """How many jobs of each type are where, as queue stats name it."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for life in self.jobs.values():
+            told = life.status in ENDED or life.status == Status.WAITING_FOR_APPROVAL
+            found[life.born.type][str(life.status if told else self.location(life, now))] += 1
+        return dict(found)
+
+
+def without_place(alive: Sequence[Life], limit: Limit, now: int) -> list[Life]:
+    """Those of an agent's unfinished jobs that could run if the line were wider."""
+    if limit.most is None:
+        return []
+    keeps = [life for life in alive if life.status == Status.RUNNING or (limit.strict and life.started_at is not None)]
+    line = [
+        life
+        for life in alive
+        if life.status in WAITING and not life.awaiting and life.run_at <= now and life not in keeps
+    ]
+    return sorted(line, key=lambda life: (life.run_at, life.seq))[max(limit.most - len(keeps), 0) :]

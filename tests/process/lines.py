@@ -1,0 +1,184 @@
+"""Hot agents with short lines, what workers held of them and when, and what must be true of that."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import apsw
+import asyncpg
+
+from interlock.domain.decide import Cancel, Complete, Fail, Order, Release, Revoke
+from interlock.domain.job import Job, NewJob
+from interlock.domain.lifecycle import TERMINAL
+from interlock.domain.registry import Agent
+from interlock.storage.contract import Store
+from tests.process.acts import TENANT
+from tests.process.conftest import Judge, new_id
+
+KIND: Final = "bot"
+HOT: Final = 40
+STEADY: Final = HOT // 2  # the limits of the first ones never change
+ERROR: Final = '{"message":"no","kind":"X"}'
+
+
+def agent(number: int) -> Agent:
+    """Limits 1 and 2, strict and not, all four combinations."""
+    return Agent(KIND, str(number), 1 + number % 2, number % 4 < 2)
+
+
+class Stay(NamedTuple):
+    """A grant as its worker knew it, in seconds of one clock: surely held from `got` to `gave`, which may be nothing."""
+
+    agent: str
+    id: str
+    fence: int
+    asked: float
+    got: float
+    gave: float
+
+
+@dataclass(frozen=True)
+class Log:
+    """What several processes wrote down."""
+
+    stays: Sequence[Stay]
+    acknowledged: dict[str, float]  # when the enqueue of a job was answered
+    cuts: Sequence[tuple[str, float]] = ()  # jobs that somebody else began to take away, and when
+
+    def held(self) -> list[Stay]:
+        """The stays, each no longer than until the first attempt to take it away."""
+        cuts = defaultdict(list)
+        for id, at in self.cuts:
+            cuts[id].append(at)
+        return [s._replace(gave=min([s.gave, *(at for at in cuts[s.id] if at >= s.asked)])) for s in self.stays]
+
+    def most_held_at_once(self, agent: str) -> int:
+        """A lower bound: what is told to be held was running, but not the other way round."""
+        edges = []
+        for stay in self.held():
+            if stay.agent == agent and stay.gave > stay.got:
+                edges += [(stay.got, 1), (stay.gave, -1)]
+        most = now = 0
+        for _, step in sorted(edges):  # of one moment the ends come first
+            now += step
+            most = max(most, now)
+        return most
+
+    def overtakers(self, agent: str, jobs: Iterable[Job]) -> list[tuple[str, str]]:
+        """Pairs of jobs of a serial agent where the second should have started before the first.
+
+        Only jobs that were granted once, and that nobody took away; the first was asked for when the second was known to be there.
+        """
+        taken_away = {id for id, _ in self.cuts}
+        jobs_by_id = {job.id: job for job in jobs if job.fence == 1 and job.id not in taken_away}
+        line = [(stay, jobs_by_id[stay.id]) for stay in self.stays if stay.agent == agent and stay.id in jobs_by_id]
+        return [
+            (late.id, early.id)
+            for stay, late in line
+            for other, early in line
+            if (early.run_at, early.seq) < (late.run_at, late.seq)
+            and stay.got < other.got
+            and self.acknowledged[early.id] < stay.asked
+        ]
+
+
+async def register(store: Store) -> None:
+    for number in range(HOT):
+        await store.set_agent(TENANT, agent(number))
+
+
+def some_jobs(dice: random.Random, count: int) -> list[NewJob]:
+    """Most are due now, some soon."""
+    return [
+        NewJob(
+            new_id(),
+            "work",
+            max_attempts=20,
+            agent_kind=KIND,
+            agent_id=str(dice.randrange(HOT)),
+            delay_seconds=dice.random() / 2 if dice.random() < 0.2 else None,
+        )
+        for _ in range(count)
+    ]
+
+
+def some_end(dice: random.Random, job: Job, worker: str) -> Order | None:
+    """What becomes of a grant; None: it is forgotten until the lease has run out."""
+    grant = (job.id, job.fence, worker)
+    chance = dice.random()
+    if chance < 0.75:
+        return Complete(*grant)
+    if chance < 0.84:
+        return Fail(*grant, ERROR, retry_after_seconds=0.1)
+    if chance < 0.90:
+        return Release(*grant, delay_seconds=dice.choice((0.0, 0.05)))
+    if chance < 0.93:
+        return Cancel(job.id, "user:x", force=True)
+    if chance < 0.96:
+        return Revoke(job.id, "user:x")
+    return Fail(*grant, ERROR, retryable=False) if chance < 0.985 else None
+
+
+async def moment(dice: random.Random, longest: float) -> None:
+    """Time in which others get in between; nothing depends on its length."""
+    await asyncio.sleep(dice.uniform(0, longest))
+
+
+def clock() -> float:
+    """The same for all processes of a machine."""
+    return time.monotonic()
+
+
+async def ended(store: Store) -> int:
+    """How many jobs have ended, by what the store itself counts."""
+    return sum(q.succeeded + q.failed + q.cancelled + q.dead_letter for q in await store.stats(TENANT))
+
+
+async def nothing_is_left(judge: Judge) -> list[Job]:
+    """All jobs, every one of them ended."""
+    jobs = await judge.everything()
+    now = await judge.store.now()
+    left = [
+        (job.id, str(job.status), str(job.location(now)), job.agent_id) for job in jobs if job.status not in TERMINAL
+    ]
+    assert not left, f"{len(left)} of {len(jobs)} are stuck: {left[:5]}"
+    return jobs
+
+
+# Places are those of running jobs, of waiting ones that have got one, and of jobs of strict agents that have started and wait for
+# something else than a worker. One statement sees one moment, so this holds while others work, too.
+_POSTGRES_RECOUNT: Final = """
+select a.kind || '/' || a.id, a.used, c.n from interlock.agent a cross join lateral (
+  select (select count(*) from interlock.lease l where l.tenant = a.tenant and l.line = a.no)
+    + (select count(*) from interlock.ready q where q.tenant = a.tenant and q.line = a.no and not q.blocked)
+    + (select count(*) from interlock.job j where j.tenant = a.tenant and j.line = a.no and a.strict and j.started_at is not null
+         and j.status <= 'waiting_for_approval'
+         and not exists (select from interlock.ready q where q.tenant = j.tenant and q.job_id = j.id)) as n) c
+where a.max_concurrency is not null and a.used <> c.n"""
+_SQLITE_RECOUNT: Final = """
+SELECT a.kind || '/' || a.id, a.used, c.n FROM agent a JOIN (
+  SELECT b.tenant, b.no, (SELECT count(*) FROM job j WHERE j.tenant = b.tenant AND j.line = b.no AND j.finished_at IS NULL
+    AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
+      OR (b.strict AND j.started_at IS NOT NULL AND (j.status = 'waiting_for_approval' OR j.awaiting > 0)))) AS n
+  FROM agent b) c ON c.tenant = a.tenant AND c.no = a.no
+WHERE a.max_concurrency IS NOT NULL AND a.used <> c.n"""
+
+
+async def check_used(judge: Judge) -> None:
+    """The places that are counted as used are those that are used."""
+    if judge.admin_dsn is None:
+        db = apsw.Connection(judge.place.address, flags=apsw.SQLITE_OPEN_READWRITE)
+        db.set_busy_timeout(60_000)
+        wrong = db.execute(_SQLITE_RECOUNT).fetchall()
+        db.close()
+    else:
+        admin = await asyncpg.connect(judge.admin_dsn)
+        wrong = [tuple(row) for row in await admin.fetch(_POSTGRES_RECOUNT)]
+        await admin.close()
+    assert not wrong, f"agent, used, counted: {wrong[:5]}"

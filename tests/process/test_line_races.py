@@ -1,0 +1,119 @@
+"""Agents with limits under load from several processes: none gets ahead of its line, none runs too many, none is stuck."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from interlock.domain.decide import Cancel, Expire, Order, Revoke
+from interlock.domain.job import Filter
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.registry import Agent
+from interlock.storage.contract import Store
+from tests.process.acts import TENANT
+from tests.process.conftest import FAST, Judge
+from tests.process.lines import (
+    HOT,
+    KIND,
+    STEADY,
+    Log,
+    Stay,
+    agent,
+    check_used,
+    clock,
+    ended,
+    moment,
+    nothing_is_left,
+    register,
+    some_end,
+    some_jobs,
+)
+from tests.support.crew import Crew, Failed
+
+JOBS: Final = 300 if FAST else 1200
+WORKERS: Final = 4
+LEASE_SECONDS: Final = 1.0
+PATIENCE: Final = 50.0  # seconds, after which what has not ended is stuck
+
+Property = Callable[[str, object], None]
+
+
+async def work(store: Store, name: str) -> list[Stay]:
+    """Claim, hold for a moment and finish in some way, until all jobs have ended."""
+    dice = random.Random(name)
+    stays: list[Stay] = []
+    end = clock() + PATIENCE
+    while clock() < end and await ended(store) < JOBS:
+        for due in await store.due_leases(100):
+            await store.carry_out(due.tenant, [Expire(due.job_id)])
+        empty = 0
+        while empty < 3 and clock() < end:
+            asked = clock()
+            jobs = await store.claim(TENANT, ClaimAsk(name, limit=dice.choice((1, 3, 10)), lease_seconds=LEASE_SECONDS))
+            got = clock()
+            empty = 0 if jobs else empty + 1
+            await moment(dice, 0.01)
+            orders: list[Order] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
+            gave = min(clock(), asked + LEASE_SECONDS)
+            stays += [Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
+            await store.carry_out(TENANT, orders)
+    return stays
+
+
+async def feed(store: Store) -> dict[str, float]:
+    """Enqueue all jobs, batch by batch; when each was acknowledged."""
+    dice = random.Random("feed")
+    acknowledged: dict[str, float] = {}
+    while len(acknowledged) < JOBS:
+        batch = some_jobs(dice, 20)
+        await store.enqueue(TENANT, batch)
+        acknowledged |= {job.id: clock() for job in batch}
+        await moment(dice, 0.02)
+    return acknowledged
+
+
+async def steer(store: Store) -> list[tuple[str, float]]:
+    """Change limits, and take jobs away from whoever holds them; which, and when that began."""
+    dice = random.Random("steer")
+    cuts: list[tuple[str, float]] = []
+    end = clock() + PATIENCE
+    while clock() < end and await ended(store) < JOBS:
+        number = dice.randrange(STEADY, HOT)
+        limit = dice.choice((1, 2, 3, None if number % 5 == 0 else 3))
+        await store.set_agent(TENANT, Agent(KIND, str(number), limit, dice.random() < 0.5))
+        running = await store.find(TENANT, Filter((Status.RUNNING,), limit=20))
+        for job in dice.sample(running, min(len(running), 2)):
+            cuts.append((job.id, clock()))
+            force = Cancel(job.id, "user:y", force=True)
+            await store.carry_out(TENANT, [force if dice.random() < 0.3 else Revoke(job.id, "user:y")])
+        await moment(dice, 0.1)
+    return cuts
+
+
+async def test_lines_under_load_are_never_too_wide_nor_out_of_order_nor_stuck(
+    judge: Judge, record_property: Property
+) -> None:
+    await register(judge.store)
+    with Crew(judge.place, WORKERS + 2) as crew:
+        answers = crew.race((feed,), (steer,), *((work, f"w{n}") for n in range(WORKERS)))
+    assert not [answer for answer in answers if isinstance(answer, Failed)]
+    acknowledged, cuts, *stays = answers
+    log = Log([stay for some in stays for stay in some], acknowledged, cuts)
+    jobs = await nothing_is_left(judge)
+    assert len(jobs) == JOBS
+    most = {number: log.most_held_at_once(str(number)) for number in range(HOT)}
+    assert {n: most[n] for n in range(STEADY) if most[n] > (agent(n).max_concurrency or HOT)} == {}
+    assert {n: most[n] for n in range(STEADY, HOT) if n % 5 and most[n] > 3} == {}
+    for number in range(0, STEADY, 2):
+        assert log.overtakers(str(number), [job for job in jobs if job.agent_id == str(number)]) == []
+    await check_used(judge)
+    await judge.check()
+    line = (
+        f"{judge.place.engine}: {len(jobs)} jobs, {len(log.stays)} grants, {len(cuts)} taken away; most held at once: "
+        f"{dict(sorted(Counter(most.values()).items()))}; ends: {Counter(str(job.status) for job in jobs)}"
+    )
+    print(line)
+    record_property("lines", line)
