@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from interlock.cli.main import app
 from interlock.config import PREFIX, Settings
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.webhook import EVENTS
+
+pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -90,3 +95,55 @@ def test_the_readme_names_the_two_commands() -> None:
     readme = (ROOT / "README.md").read_text()
     assert "make up" in readme
     assert "make test" in readme
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/steps.md", "docs/retries.md", "docs/agents.md"])
+def test_a_program_of_the_guides_runs_and_prints_what_they_say(name: str, tmp_path: Path) -> None:
+    text = (ROOT / name).read_text()
+    (program,) = blocks(text, "python")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [line for line in done.stdout.splitlines() if not LOG_LINE.match(line)]
+    assert printed == (["2"] if name == "README.md" else blocks(text, "text")[0].splitlines())
+
+
+def test_the_tests_of_the_guide_to_testing_pass(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["interlock.testing"]')
+    (program,) = blocks((DOCS / "testing.md").read_text(), "python")
+    pytester.makepyfile(program)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
+
+
+def test_the_quickstart_goes_as_it_is_told(tmp_path: Path) -> None:
+    text = (DOCS / "quickstart.md").read_text()
+    (tmp_path / "research.py").write_text(*blocks(text, "python"))
+    bin = Path(sys.executable).parent
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    environ["PATH"] = f"{bin}{os.pathsep}{environ.get('PATH', '')}"
+    here: dict[str, str] = {}  # ids of the page, and what they are in this run
+    told = re.findall(r"^\$ (.+)\n((?:(?!\$ ).+\n)*)", "".join(blocks(text, "console")), re.MULTILINE)
+    assert len(told) == 8
+    for command, shown in told:
+        for id, own in here.items():
+            command = command.replace(id, own)
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        here |= zip(ID.findall(shown), ID.findall(done.stdout), strict=True)
+        assert without_ids_and_times(done.stdout) == without_ids_and_times(shown)
+
+
+ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:]+ \[")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+
+
+def without_ids_and_times(text: str) -> list[str]:
+    return TIME.sub("TIME", ID.sub("ID", text)).split()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)

@@ -16,6 +16,7 @@ PREFIX = "INTERLOCK_"
 FILE = "interlock.toml"
 OFF = "off"
 CREDENTIALS = ("tokens", "jwt")
+FACES = ("codeq", "moonmind")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class Settings:
     retention_days: float | None = None
     strict_types: bool = False
     implicit_agents: bool = True
+    faces: tuple[str, ...] = ()
 
 
 def load(
@@ -126,6 +128,14 @@ def _hosts(value: object) -> tuple[str, ...]:
     return tuple(word.lower() for word in given)
 
 
+def _faces(value: object) -> tuple[str, ...]:
+    """Other protocols that are served too, in a list or between commas; none if empty."""
+    given = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple)) or not all(word in FACES for word in given):
+        raise Invalid(f"faces must be a list of {' and '.join(FACES)}", pointer="/faces")
+    return tuple(dict.fromkeys(given))
+
+
 def _port(value: object) -> int:
     number = _number(value, "port")
     if not 0 <= number <= 65535 or number != int(number):
@@ -196,6 +206,7 @@ _READ: Mapping[str, Callable[[object], Any]] = {
     "auth": _auth,
     "issuers": _issuers,
     "hosts": _hosts,
+    "faces": _faces,
     "port": _port,
     "rate_per_second": _rate,
     "rate_burst": _burst,

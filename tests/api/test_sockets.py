@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
+import httpx2
 import pytest
 
 from interlock.api.options import Options
@@ -28,16 +30,17 @@ def engine() -> str:
 @pytest.fixture
 async def quick(store: Store, clock: ManualClock) -> AsyncIterator[Api]:
     """A service that loses patience soon."""
+    soon = 0.5
     options = Options(
-        head_seconds=0.3,
-        body_seconds=0.3,
-        idle_seconds=0.3,
-        stalled_seconds=0.3,
-        keep_alive_seconds=0.05,
-        largest_head=4096,
-    )
-    async with serving(store, clock, options) as api:
-        yield api
+        head_seconds=soon, body_seconds=soon, idle_seconds=soon, stalled_seconds=soon, keep_alive_seconds=0.05, largest_head=4096
+    )  # fmt: skip
+    # Without connections that are kept: one could be closed for being idle just when it is used again.
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    async with (
+        serving(store, clock, options) as api,
+        httpx2.AsyncClient(base_url=api.url, trust_env=False, timeout=30, limits=limits) as http,
+    ):
+        yield replace(api, http=http)
 
 
 async def exchange(api: Api, *pieces: bytes) -> bytes:

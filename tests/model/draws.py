@@ -7,10 +7,12 @@ from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
 
+from interlock.domain.approval import Decision, OnDeny
 from interlock.domain.job import NewJob
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import Backoff
 from tests.model import words
+from tests.model.lines import Limit
 from tests.model.words import Draw, Pick, built, optional, picks, say, subset
 from tests.support.stores import SECOND, START
 
@@ -19,6 +21,8 @@ WORKERS: Final = ("w1", "w2")
 CAPABILITIES: Final = ("gpu", "net")
 REPOSITORIES: Final = ("org/a", "org/b")
 AFFINITIES: Final = ("k1", "k2")
+AGENTS: Final = ("a", "b")
+VOTERS: Final = ("user:ann", "user:bob")
 
 # Mostly a grant the worker has; sometimes one that is over, or it is confused about fence, name or job.
 HELD: Final = (
@@ -35,7 +39,8 @@ HELD: Final = (
     "unknown",
 )
 grants = picks(*HELD)
-any_job = picks("running", "waiting", "any", "unknown")
+any_job = picks("running", "waiting", "asking", "any", "unknown")
+waiting_job = picks("waiting", "waiting", "waiting", "any", "unknown")
 
 
 class Draft(NamedTuple):
@@ -45,6 +50,7 @@ class Draft(NamedTuple):
     run_in: float | None
     deadline_in: float | None
     parent: Pick | None
+    agent: str | None = None
 
 
 # No jitter here: what is drawn later must not depend on chance. Its bounds are tested in test_jitter.
@@ -77,7 +83,9 @@ drafts = st.builds(
     run_in=optional(None, None, -60.0, 4.0, 200.0),
     deadline_in=optional(None, None, None, 2.0, 20.0),
     parent=st.one_of(st.none(), st.none(), st.none(), picks("running", "any", "any", "unknown")),
+    agent=optional(*AGENTS, *AGENTS),
 )
+limits = st.builds(Limit, optional(1, 1, 2), st.booleans())
 
 some_names = {
     "repositories": st.one_of(st.none(), subset(REPOSITORIES).map(frozenset)),
@@ -110,6 +118,21 @@ revokes = say(words.revoke, any_job, actors, reasons)
 clockwork = st.one_of(say(words.expire, any_job), say(words.pass_deadline, any_job))
 stops = st.one_of(acks, fails, releases, completes, revokes, cancels)
 orders = st.one_of(completes, fails, releases, acks, cancels, revokes, clockwork)
+
+questions: dict[str, Draw] = {
+    "required": st.sampled_from((1, 1, 2)),
+    "on_deny": st.sampled_from(OnDeny),
+    "expires_in_seconds": st.sampled_from((5.0, 3600.0)),
+}
+asked = st.fixed_dictionaries(questions)
+ballots = st.tuples(st.integers(0, 3), st.sampled_from(VOTERS), st.sampled_from(Decision), reasons)
+edits = st.fixed_dictionaries(
+    {
+        "priority": optional(None, 0, 7),
+        "run_in": optional(None, -5.0, 0.0, 4.0),
+        "max_attempts": optional(None, 1, 5),
+    }
+)
 
 saved = (st.integers(0, 3), st.sampled_from(("1", '{"at": 2}')), st.booleans())
 checkpoints = say(words.checkpoint, grants, *saved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,7 @@ class Gate:
         return self.status, dict(self.votes)
 
 
-class Gates(Jobs):
+class Gates(Jobs, ABC):
     """All gates that ever were."""
 
     def __init__(self) -> None:
@@ -94,6 +95,7 @@ class Gates(Jobs):
             life.run_at = facts["run_at"] = now
             self._move(life, Status.QUEUED, Verb.DECIDE, ballot.actor, now, ballot.comment, facts)
 
+    @abstractmethod
     def _move(
         self,
         life: Life,
@@ -103,8 +105,7 @@ class Gates(Jobs):
         now: int,
         reason: str | None = None,
         facts: Facts | None = None,
-    ) -> Receipt:
-        raise NotImplementedError
+    ) -> Receipt: ...
 
-    def _pass_deadline(self, life: Life, now: int) -> Receipt:
-        raise NotImplementedError
+    @abstractmethod
+    def _pass_deadline(self, life: Life, now: int) -> Receipt: ...

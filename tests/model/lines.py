@@ -38,7 +38,7 @@ class Lines(Jobs):
                 lives[life.agent].append(life)
         return {life.id for agent, theirs in lives.items() for life in without_place(theirs, self.limit_of(agent), now)}
 
-    def location(self, life: Life, now: int) -> Location:
+    def location(self, life: Life, now: int, blocked: set[str]) -> Location:
         if life.status == Status.RUNNING:
             return Location.IN_PROGRESS
         if life.status in ENDED:
@@ -47,14 +47,15 @@ class Lines(Jobs):
             return Location.BLOCKED
         if life.run_at > now:
             return Location.DELAYED
-        return Location.BLOCKED if life.id in self.blocked(now) else Location.READY
+        return Location.BLOCKED if life.id in blocked else Location.READY
 
     def counts(self, now: int) -> dict[str, Counter[str]]:
         """How many jobs of each type are where, as queue stats name it."""
+        blocked = self.blocked(now)
         found: dict[str, Counter[str]] = defaultdict(Counter)
         for life in self.jobs.values():
             told = life.status in ENDED or life.status == Status.WAITING_FOR_APPROVAL
-            found[life.born.type][str(life.status if told else self.location(life, now))] += 1
+            found[life.born.type][str(life.status if told else self.location(life, now, blocked))] += 1
         return dict(found)
 
 

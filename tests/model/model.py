@@ -94,16 +94,17 @@ class Model(Lines, Gates, Progress):
             if not life.awaiting and life.status in WAITING:
                 self._pass_deadline(life, now)
         blocked = self.blocked(now)
+        lease_seconds = ask.lease_seconds or 60.0
         best = sorted(
             (life for life in self.jobs.values() if life.id not in blocked and self._fits(life, ask, now)), key=turn
         )[: ask.limit]
         for life in best:
             life.fence += 1
-            life.worker, life.lease_seconds = ask.worker, ask.lease_seconds
+            life.worker, life.lease_seconds = ask.worker, lease_seconds
             life.run_started_at = now
             life.started_at = life.started_at or now
             life.heartbeat_at = None
-            life.lease_expires_at = min(now + micros(ask.lease_seconds), life.run_ends_at())
+            life.lease_expires_at = min(now + micros(lease_seconds), life.run_ends_at())
             self._move(life, Status.RUNNING, Verb.CLAIM, f"worker:{ask.worker}", now)
         if ask.claim_id is not None:
             self.claims[name] = [(life.id, life.fence) for life in best]

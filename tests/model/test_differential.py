@@ -20,8 +20,9 @@ from hypothesis.stateful import (
 
 from interlock.domain.decide import Complete, Expire, Order, PassDeadline, Release
 from interlock.domain.job import Enqueued, Filter, Job, NewJob, Refused
-from interlock.domain.lifecycle import Status
+from interlock.domain.lifecycle import Location, Status
 from interlock.domain.policy import ClaimAsk
+from interlock.domain.registry import Agent, QueueStats
 from interlock.domain.retry import Backoff
 from interlock.storage.chains import head
 from interlock.storage.contract import Store
@@ -84,6 +85,11 @@ grants = picks("grant")
 jobs = picks("job")
 
 
+# Few, so that their jobs meet; the odd names are agents that nobody has registered.
+LINES: Final = (("plain", "back\\slash"), ('q"uo,te{}', "NULL"))
+agents = st.one_of(st.sampled_from(LINES), st.sampled_from(LINES), st.tuples(words, words))
+
+
 @st.composite
 def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
     facts = draw(
@@ -92,7 +98,7 @@ def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
             optional={
                 "priority": st.integers(-1000, 1000), "timeout_seconds": lasting, "max_attempts": st.integers(1, 3),
                 "expiry_delay_seconds": seconds, "headers": json_texts, "traceparent": words, "tags": some_words,
-                "agent_kind": words, "agent_id": words, "affinity_key": st.sampled_from(names),
+                "affinity_key": st.sampled_from(names),
                 "repository": st.sampled_from(names), "requires": subset(names), "webhook": urls, "requested_by": words,
             },
         )
@@ -106,6 +112,8 @@ def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
         facts["deadline"] = START + draw(st.integers(0, 10**9))
     if draw(st.booleans()):
         facts |= {"idempotency_key": draw(st.sampled_from(names)), "body_sha256": draw(bodies)}
+    if draw(st.booleans()):
+        facts["agent_kind"], facts["agent_id"] = draw(agents)
     kind = draw(st.sampled_from(("fixed", "linear", "exponential")))
     facts["backoff"] = Backoff(kind, draw(st.floats(0, 100)), draw(st.floats(0, 300)), draw(st.floats(1, 10))).to_text()
     return facts
@@ -262,6 +270,31 @@ class Twins(RuleBasedStateMachine):
     def pause(self, type: str, actor: str | None) -> None:
         self.both(lambda store: store.pause(self.tenant, type, actor=actor, reason=actor))
 
+    @rule(name=st.sampled_from(LINES), most=optional(1, 1, 2), strict=st.booleans())
+    def limit(self, name: tuple[str, str], most: int | None, strict: bool) -> None:
+        self.both(lambda store: store.set_agent(self.tenant, Agent(*name, most, strict)))
+
+    @rule(
+        name=st.sampled_from(LINES), starts=st.lists(st.sampled_from((None, -SECOND, SECOND)), min_size=2, max_size=4)
+    )
+    def line_up(self, name: tuple[str, str], starts: list[int | None]) -> None:
+        """Several jobs of one agent: due now, longer than others, and soon."""
+        facts = {"type": "line", "agent_kind": name[0], "agent_id": name[1], "backoff": Backoff("fixed").to_text()}
+        self.add([{**facts, "run_at": None if at is None else self.clock.now + at} for at in starts], False)
+
+    @rule()
+    def count(self) -> None:
+        async def by_type(store: Store) -> list[list[Any]]:
+            """Sums of fifths rounded; a type that was only ever named in a refused enqueue may be listed or not."""
+            told = sorted(await store.stats(self.tenant), key=lambda queue: queue.type)
+            return [
+                [round(fact, 6) if isinstance(fact, float) else fact for fact in queue]
+                for queue in told
+                if queue != QueueStats(queue.type)
+            ]
+
+        self.both(by_type)
+
     @rule()
     def sweep(self) -> None:
         for look, make in ((Store.due_leases, Expire), (Store.due_deadlines, PassDeadline)):
@@ -282,8 +315,14 @@ class Twins(RuleBasedStateMachine):
         filter = Filter(tuple(statuses), type, tags=tags, limit=limit)
         self.both(lambda store: store.find(self.tenant, filter))
 
+    async def locations(self, store: Store) -> list[Location | None]:
+        return [job and job.location(self.clock.now) for job in await store.get(self.tenant, self.ids)]
+
     def teardown(self) -> None:
+        self.count()
         self.both(lambda store: store.get(self.tenant, self.ids))
+        self.both(self.locations)
+        self.both(lambda store: store.agents(self.tenant, ("", ""), 100))
         self.both(lambda store: store.find(self.tenant, Filter(limit=1000)))
         ends = []
         for id in sorted(self.ids):
@@ -300,7 +339,7 @@ def same(answer: Any) -> Any:
     """An answer without what engines may choose: the numbers of arrival, and the kind of sequence."""
     if isinstance(answer, Job):
         facts = answer._asdict()
-        del facts["seq"]
+        del facts["seq"], facts["blocked"]  # which is told by the location
         return {name: same(value) for name, value in facts.items()}
     if isinstance(answer, Enqueued):
         return (answer.id, answer.replayed)

@@ -56,9 +56,8 @@ class GatedTwins(Twins):
         self.gates: list[str] = []
 
     def add(self, batch: list[dict[str, Any]], whole: bool) -> None:
-        """Jobs without agents and webhooks, which have scripts of their own."""
-        left_out = ("agent_kind", "agent_id", "webhook")
-        super().add([{name: facts[name] for name in facts if name not in left_out} for facts in batch], whole)
+        """Jobs without webhooks, which have scripts of their own."""
+        super().add([{name: facts[name] for name in facts if name != "webhook"} for facts in batch], whole)
 
     def gate(self, number: int) -> str:
         return self.gates[-1 - number % len(self.gates)] if self.gates else NOBODY.id

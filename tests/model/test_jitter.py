@@ -9,7 +9,8 @@ from interlock.domain.job import NewJob, Receipt
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import Backoff
 from interlock.storage.contract import Store
-from tests.model.model import SECOND, Model
+from tests.model.life import SECOND
+from tests.model.model import Model
 from tests.support.stores import ManualClock
 
 JOBS = 40

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from interlock.api import openapi, ops
+from interlock.api import faces, openapi, ops
 from interlock.api.endpoint import Endpoint
 from interlock.api.gate import Gate
 from interlock.api.native import table as native
@@ -21,7 +21,8 @@ def create_app(engine: Engine, options: Options | None = None, *, mounts: Mappin
     """The service as an ASGI application; `mounts` are other applications by prefix, behind the same gate."""
     service = Service(engine, options or Options())
     table = routes()
-    router = Router(_endpoints(service, [*table, *ops.pages(openapi.document(table))]))
+    native_endpoints = _endpoints(service, [*table, *ops.pages(openapi.document(table))])
+    router = Router([*native_endpoints, *faces.endpoints(service, service.options.faces)])
     return Gate(service, router, mounts or {})
 
 

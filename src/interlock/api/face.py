@@ -12,13 +12,13 @@ import msgspec
 from interlock.api import body
 from interlock.api.endpoint import Endpoint, refusal
 from interlock.api.headers import Headers
-from interlock.api.routes import Answer, Receive, Route
+from interlock.api.routes import Answer, Receive, Request, Route
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
 from interlock.errors import Error, Invalid
 
 
-class Lenient(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Lenient(Request, frozen=True, kw_only=True, forbid_unknown_fields=False, rename="camel"):
     """The base of bodies and queries of a face: what nobody knows is passed over, as those servers did."""
 
     bare: ClassVar[str | None] = None  # the field that a bare array stands for

@@ -18,6 +18,7 @@ class Options:
     auth: bool = False
     tenant: str = DEFAULT_TENANT  # of every caller while auth is off
     hosts: Sequence[str] = ()  # names the service answers to; with auth off always those of loopback only
+    faces: Sequence[str] = ()  # other protocols that are served too, by name
     cursor_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     largest_body: int = 1024 * 1024

@@ -35,7 +35,7 @@ async def of_job(call: Call[None, Nothing]) -> Answer:
             yield b"".join(_event(str(row.seq), row) for row in page) or KEEP_ALIVE
         yield _END
 
-    return _answer(call, pieces(), pages)
+    return streamed(call, pieces(), pages)
 
 
 async def of_tenant(call: Call[None, Nothing]) -> Answer:
@@ -53,17 +53,18 @@ async def of_tenant(call: Call[None, Nothing]) -> Answer:
                 or KEEP_ALIVE
             )
 
-    return _answer(call, pieces(), pages)
+    return streamed(call, pieces(), pages)
 
 
-def _answer(call: Call[None, Nothing], pieces: AsyncIterator[bytes], source: Any) -> Answer:
+def streamed(call: Call[None, Any], pieces: AsyncIterator[bytes], source: Any) -> Answer:
+    """An answer that goes on; closing `source` ends what `pieces` is made of."""
     call.trail.seat.check_waiting()  # once the answer has begun it is too late to refuse
     return Answer(
         200, media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"}, stream=_lasting(call, pieces, source)
     )
 
 
-async def _lasting(call: Call[None, Nothing], pieces: AsyncIterator[bytes], source: Any) -> AsyncIterator[bytes]:
+async def _lasting(call: Call[None, Any], pieces: AsyncIterator[bytes], source: Any) -> AsyncIterator[bytes]:
     """The pieces with signs of life between them, until the caller has gone or the service stops."""
     next_piece: asyncio.Task[bytes] | None = None
     yield _HELLO

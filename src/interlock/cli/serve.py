@@ -88,6 +88,7 @@ def options(settings: Settings) -> Options:
         auth=bool(settings.auth),
         tenant=settings.tenant,
         hosts=settings.hosts,
+        faces=settings.faces,
         # The same for every server of one database, and known to nobody who does not know how to reach it.
         cursor_key=hashlib.sha256(b"interlock cursors\n" + settings.database.encode()).digest(),
         rate_per_second=settings.rate_per_second,

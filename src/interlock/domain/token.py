@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import string
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,8 @@ from interlock.domain.text import is_visible_name
 from interlock.errors import Invalid
 
 PREFIX: Final = "ilk_"
+MOONMIND_PREFIX: Final = "mmwt_"  # what workers of MoonMind know a token by
+PREFIXES: Final = (PREFIX, MOONMIND_PREFIX)
 SECRET_BYTES: Final = 32
 MOST_NAMES: Final = 1000
 LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400
@@ -25,6 +28,7 @@ _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_DIGITS: Final = 43  # 62 ** 43 > 2 ** 256
 _CHECK_DIGITS: Final = 6  # 62 ** 6 > 2 ** 32
 LENGTH: Final = len(PREFIX) + _SECRET_DIGITS + _CHECK_DIGITS
+_MOONMIND: Final = re.compile(r"mmwt_[0-9a-f]{48}")  # as long as one of ours
 
 
 class NewToken(NamedTuple):
@@ -95,7 +99,7 @@ def spell(secret: bytes) -> str:
 
 def is_whole(text: str) -> bool:
     """Whether a text can be a token at all: nothing cut, added or mistyped, in the case it was made with."""
-    return (
+    return _MOONMIND.fullmatch(text) is not None or (
         len(text) == LENGTH
         and text.isascii()
         and text.startswith(PREFIX)

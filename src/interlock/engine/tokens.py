@@ -72,10 +72,10 @@ class Tokens:
         self._asking: dict[bytes, _Asking] = {}
         self._noting: dict[str, asyncio.Task[None]] = {}
 
-    async def create(self, who: Principal, request: TokenRequest) -> Minted:
+    async def create(self, who: Principal, request: TokenRequest, *, for_moonmind: bool = False) -> Minted:
         """Make a token for the caller's tenant; its text is in this answer and nowhere else."""
         who.need("admin")
-        text = shape.spell(secrets.token_bytes(shape.SECRET_BYTES))
+        text = shape.MOONMIND_PREFIX + secrets.token_hex(24) if for_moonmind else _spelled()
         (answer,) = await self._store.create_tokens(who.tenant, [_new(request, text, who.actor)])
         return Minted(answered(answer), text)
 
@@ -99,7 +99,7 @@ class Tokens:
 
     async def authenticate(self, credential: str) -> Principal:
         """The caller behind a bearer credential; whatever is wrong with one, the refusal is the same."""
-        if self._trust.own and credential.startswith(shape.PREFIX):
+        if self._trust.own and credential.startswith(shape.PREFIXES):
             principal = await self._bearer(credential)
         elif self._trust.issuers is not None:
             principal = await self._trust.issuers.authenticate(credential)
@@ -166,6 +166,10 @@ class Tokens:
             await self._store.touch_tokens(token.tenant, [token.id], older_than_seconds=NOTE_USE_EVERY_SECONDS)
         except Error as error:
             log.warning("the use of token %s could not be noted: %s", token.id, error)
+
+
+def _spelled() -> str:
+    return shape.spell(secrets.token_bytes(shape.SECRET_BYTES))
 
 
 def _new(request: TokenRequest, text: str, created_by: str) -> NewToken:

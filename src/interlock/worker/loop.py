@@ -18,7 +18,7 @@ from interlock.client.port import Client, Grant
 from interlock.domain import policy
 from interlock.domain.decide import Release
 from interlock.domain.policy import ClaimAsk
-from interlock.errors import Fatal, Invalid, Unavailable
+from interlock.errors import Fatal, Forbidden, Invalid, Unauthenticated, Unavailable
 from interlock.sdk.app import App
 from interlock.sdk.context import Context
 from interlock.sdk.threads import Threads
@@ -149,8 +149,8 @@ class Worker:
                 if self._stopping:
                     break
                 raise
-            except (Fatal, Invalid):
-                raise
+            except (Fatal, Invalid, Unauthenticated, Forbidden):
+                raise  # asking again would not make it any better
             except Unavailable as error:
                 await patience.wait(error)
                 continue

@@ -55,7 +55,7 @@ class CodeqDoor:
             said = {"error": "rate limit exceeded", "scope": scope, "operation": operation}
             raise Said(429, said | {"retryAfterSeconds": seconds}, headers=refusal.headers) from None
 
-    def unreadable(self, error: Error) -> Said:  # noqa: ARG002 - one text for all of them
+    def unreadable(self, error: Error) -> Said:
         return refused(400, "invalid body")
 
     def translate(self, error: Exception, status: int) -> tuple[int, Mapping[str, Any]]:

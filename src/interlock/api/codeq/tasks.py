@@ -87,7 +87,7 @@ async def get_task(call: Call[None, Nothing]) -> Answer:
     return answer((await shown.tasks(call, [job]))[0])
 
 
-@routes.add("GET", f"{BASE}/tasks/{{id}}/result", roles=READERS, query=Wait, answers={200: None})  # type: ignore[arg-type]
+@routes.add("GET", f"{BASE}/tasks/{{id}}/result", roles=READERS, query=Wait, answers={200: None})
 async def get_result(call: Call[None, Wait]) -> Answer:
     """Show how a task ended, and wait for it up to a minute."""
     seconds = min(max(call.query.wait_seconds, 0.0), LONGEST_WAIT_SECONDS)

@@ -1,0 +1,10 @@
+"""Every route of the codeQ face."""
+
+from __future__ import annotations
+
+from interlock.api.codeq import admin, tasks, work
+from interlock.api.routes import Route
+
+
+def routes() -> list[Route]:
+    return [*tasks.routes, *work.routes, *admin.routes]

@@ -1,0 +1,259 @@
+"""What MoonMind's queue does, in terms of the engine; REST routes and tools both call this."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from interlock import wire
+from interlock.api.face import Lenient
+from interlock.api.moonmind import shown
+from interlock.api.moonmind.door import refused
+from interlock.api.routes import ABSENT
+from interlock.domain.artifact import Holder
+from interlock.domain.decide import CancelAck, Complete, Fail, Finish
+from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Filter, Job
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk, names
+from interlock.domain.principal import Principal
+from interlock.engine.answers import answered
+from interlock.engine.engine import Engine
+from interlock.errors import Conflict, Forbidden, Invalid, TooLarge
+from interlock.wire import JobRequest
+
+RETRY: Final = {"kind": "exponential", "base_seconds": 15, "max_seconds": 600, "multiplier": 2}
+EXPIRY_DELAY_SECONDS: Final = 30
+LARGEST_STATE: Final = 64 * 1024
+
+Seconds = Annotated[int, Meta(ge=1)]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class Enqueue(Lenient, frozen=True, kw_only=True):
+    """A job as a user asks for it."""
+
+    type: Text
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    priority: int = 0
+    affinity_key: str | None = None
+    max_attempts: Annotated[int, Meta(ge=1)] = 3
+
+
+class Needs(Lenient, frozen=True, kw_only=True):
+    """The parts of a payload that decide who may claim the job."""
+
+    repository: str | None = None
+    required_capabilities: list[str] | None = None
+
+
+class ListJobs(Lenient, frozen=True, kw_only=True):
+    """Which jobs a list shows."""
+
+    status: str | None = None
+    type: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
+class Claim(Lenient, frozen=True, kw_only=True):
+    """What a worker is ready to do."""
+
+    worker_id: Text
+    lease_seconds: Seconds
+    allowed_types: list[str] | None = None
+    worker_capabilities: list[str] | None = None
+
+
+class Heartbeat(Lenient, frozen=True, kw_only=True):
+    """A sign of life."""
+
+    worker_id: Text
+    lease_seconds: Seconds
+
+
+class Completed(Lenient, frozen=True, kw_only=True):
+    """A success report."""
+
+    worker_id: Text
+    result_summary: str | None = None
+
+
+class Failed(Lenient, frozen=True, kw_only=True):
+    """A failure report, final unless it says otherwise."""
+
+    worker_id: Text
+    error_message: Text
+    retryable: bool = False
+
+
+class CancelJob(Lenient, frozen=True, kw_only=True):
+    """Why a job is to stop."""
+
+    reason: str | None = None
+
+
+class Acknowledged(Lenient, frozen=True, kw_only=True):
+    """The work has stopped, as was asked."""
+
+    worker_id: Text
+    message: str | None = None
+
+
+class RuntimeState(Lenient, frozen=True, kw_only=True):
+    """Progress to go on from."""
+
+    worker_id: Text
+    runtime_state: msgspec.Raw = ABSENT
+    state: msgspec.Raw = ABSENT
+
+
+class Resubmit(Lenient, frozen=True, kw_only=True):
+    """What is to be different in the new job."""
+
+    payload: msgspec.Raw = ABSENT
+    priority: int | None = None
+    max_attempts: Annotated[int, Meta(ge=1)] | None = None
+
+
+class Queue:
+    """The agent queue as one caller may use it."""
+
+    def __init__(self, engine: Engine, who: Principal) -> None:
+        self._engine = engine
+        self._who = who
+
+    async def enqueue(self, asked: Enqueue) -> dict[str, Any]:
+        needs = _needs(asked.payload)
+        request = JobRequest(
+            type=asked.type,
+            payload=asked.payload,
+            priority=asked.priority,
+            affinity_key=asked.affinity_key,
+            max_attempts=asked.max_attempts,
+            backoff=RETRY,
+            expiry_delay_seconds=EXPIRY_DELAY_SECONDS,
+            repository=needs.repository,
+            requires=sorted({name.strip() for name in needs.required_capabilities or ()}),
+        )
+        return await self.get((await self._engine.jobs.enqueue(self._who, request)).id)
+
+    async def get(self, job_id: str) -> dict[str, Any]:
+        return shown.job(await self._job(job_id))
+
+    async def list(self, query: ListJobs) -> dict[str, Any]:
+        if query.status is not None and query.status not in shown.STATUSES:
+            raise refused(422, "invalid_status_filter", f"{query.status!r} is no status")
+        statuses = () if query.status is None else shown.STATUSES[query.status]
+        found = await self._engine.reads.jobs(
+            self._who.tenant, Filter(statuses, type=query.type, limit=query.limit)
+        )
+        jobs = await self._engine.reads.some(self._who.tenant, [job.id for job in found])
+        return {"items": [shown.job(job) for job in jobs]}
+
+    async def claim(self, asked: Claim) -> dict[str, Any]:
+        who, policy = self._who, self._who.policy
+        types = frozenset(names(asked.allowed_types, what="allowedTypes")) if asked.allowed_types else None
+        given = names(asked.worker_capabilities or (), what="workerCapabilities")
+        ask = ClaimAsk(
+            worker=self._worker(asked.worker_id),
+            types=types,
+            capabilities=frozenset(given) if policy is None else policy.capabilities,
+            affinity_keys=None,
+            lease_seconds=_lease(asked.lease_seconds),
+        )
+        ask = who.narrowed(ask)
+        if ask.types is not None and not ask.types:
+            raise refused(403, "worker_not_authorized", "none of these types is allowed to this worker")
+        jobs = await self._engine.leases.claim(who.tenant, ask)
+        return {"job": shown.job(jobs[0]) if jobs else None}
+
+    async def heartbeat(self, job_id: str, asked: Heartbeat) -> dict[str, Any]:
+        beat = Beat(job_id, ANY_FENCE, self._worker(asked.worker_id), _lease(asked.lease_seconds))
+        try:
+            await self._engine.leases.heartbeat(self._who.tenant, beat)
+        except Conflict:
+            raise await self._not_held(job_id, beat.worker) from None
+        return await self.get(job_id)
+
+    async def complete(self, job_id: str, asked: Completed) -> dict[str, Any]:
+        worker = self._worker(asked.worker_id)
+        return await self._finished(Complete(job_id, ANY_FENCE, worker, result_summary=asked.result_summary))
+
+    async def fail(self, job_id: str, asked: Failed) -> dict[str, Any]:
+        error, mended = wire.error_body(asked.error_message)
+        worker = self._worker(asked.worker_id)
+        return await self._finished(
+            Fail(job_id, ANY_FENCE, worker, error, retryable=asked.retryable, sanitized=mended)
+        )
+
+    async def acknowledge(self, job_id: str, asked: Acknowledged) -> dict[str, Any]:
+        return await self._finished(CancelAck(job_id, ANY_FENCE, self._worker(asked.worker_id)))
+
+    async def cancel(self, job_id: str, asked: CancelJob) -> dict[str, Any]:
+        if not self._who.may("operate") and (await self._job(job_id)).created_by != self._who.actor:
+            raise refused(403, "user_not_authorized", "only who made a job, or an operator, may cancel it")
+        await self._engine.jobs.cancel(self._who, job_id, reason=asked.reason)
+        return await self.get(job_id)
+
+    async def resubmit(self, job_id: str, asked: Resubmit) -> dict[str, Any]:
+        done = await self._engine.operations.redrive(
+            self._who,
+            job_id,
+            priority=asked.priority,
+            max_attempts=asked.max_attempts,
+            payload=bytes(asked.payload) or None,
+        )
+        return await self.get(done.id)
+
+    async def save_state(self, job_id: str, asked: RuntimeState) -> dict[str, Any]:
+        data = bytes(asked.runtime_state) or bytes(asked.state)
+        if not data.startswith(b"{"):
+            raise Invalid("runtimeState must be an object", pointer="/runtimeState")
+        if len(data) > LARGEST_STATE:
+            raise Invalid(str(TooLarge("runtimeState", len(data), LARGEST_STATE)), pointer="/runtimeState")
+        holder = await self.holder(job_id, asked.worker_id)
+        seq = ((await self._job(job_id)).checkpoint_seq or 0) + 1
+        await self._engine.leases.checkpoint(self._who.tenant, Checkpoint(*holder, seq, data.decode()))
+        return await self.get(job_id)
+
+    async def holder(self, job_id: str, worker_id: str) -> Holder:
+        """The grant under which this worker holds the job now; whoever does not is refused."""
+        worker = self._worker(worker_id)
+        job = await self._job(job_id)
+        if job.status is not Status.RUNNING or job.worker != worker:
+            raise await self._not_held(job_id, worker)
+        return Holder(job.id, job.fence, worker)
+
+    async def _finished(self, order: Finish) -> dict[str, Any]:
+        try:
+            (answer,) = await self._engine.leases.finishes(self._who.tenant, [order])
+            answered(answer)
+        except Conflict:
+            raise await self._not_held(order.id, order.worker) from None
+        return await self.get(order.id)
+
+    async def _not_held(self, job_id: str, worker: str) -> Exception:
+        job = await self._job(job_id)
+        if job.status is Status.RUNNING and job.worker != worker:
+            return refused(409, "job_ownership_mismatch", f"job {job.id} is held by another worker")
+        return refused(409, "job_state_conflict", f"job {job.id} is {shown.job(job)['status']}")
+
+    async def _job(self, job_id: str) -> Job:
+        return await self._engine.reads.job(self._who.tenant, wire.job_id(job_id))
+
+    def _worker(self, worker_id: str) -> str:
+        if self._who.worker not in (None, worker_id):
+            raise Forbidden(f"this credential belongs to worker {self._who.worker}")
+        return worker_id
+
+
+def _needs(payload: msgspec.Raw) -> Needs:
+    try:
+        return msgspec.json.decode(payload, type=Needs)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"payload: {error}", pointer="/payload") from None
+
+
+def _lease(seconds: int) -> float:
+    return float(min(seconds, wire.LIMITS.lease_seconds))

@@ -1,0 +1,60 @@
+"""Worker tokens: ours, spelled the way MoonMind's workers know them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from interlock.api.face import Lenient
+from interlock.api.moonmind import shown
+from interlock.api.moonmind.jobs import BASE
+from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.wire import TokenRequest
+
+routes = Routes()
+
+
+class NewWorkerToken(Lenient, frozen=True, kw_only=True):
+    """Whom a token is for, and what it allows; absent lists of repositories and types mean any."""
+
+    worker_id: str
+    description: str | None = None
+    allowed_repositories: list[str] | None = None
+    allowed_job_types: list[str] | None = None
+    capabilities: list[str] | None = None
+
+
+class TokenQuery(Lenient, frozen=True, kw_only=True):
+    """How many are shown."""
+
+    limit: Annotated[int, Meta(ge=1, le=200)] = 200
+
+
+@routes.add("POST", f"{BASE}/workers/tokens", roles=["admin"], body=NewWorkerToken, answers={201: None})
+async def create_worker_token(call: Call[NewWorkerToken, Nothing]) -> Answer:
+    """Make a token for a worker; its text is shown this once."""
+    body = call.body
+    request = TokenRequest(
+        roles=["work"],
+        description=body.description,
+        worker_id=body.worker_id,
+        types=body.allowed_job_types or None,
+        repositories=body.allowed_repositories or None,
+        capabilities=body.capabilities,
+    )
+    minted = await call.engine.tokens.create(call.who, request, for_moonmind=True)
+    return answer({"token": minted.text, "workerToken": shown.token(minted.token)}, 201)
+
+
+@routes.add("GET", f"{BASE}/workers/tokens", roles=["admin"], query=TokenQuery, answers={200: None})
+async def list_worker_tokens(call: Call[None, TokenQuery]) -> Answer:
+    """List the tokens of workers, newest first."""
+    found = await call.engine.tokens.list(call.who, limit=call.query.limit)
+    return answer({"items": [shown.token(one) for one in found if one.worker_id is not None]})
+
+
+@routes.add("POST", f"{BASE}/workers/tokens/{{id}}/revoke", roles=["admin"], answers={200: None})
+async def revoke_worker_token(call: Call[None, Nothing]) -> Answer:
+    """End a token for good."""
+    return answer(shown.token(await call.engine.tokens.revoke(call.who, call.path["id"])))

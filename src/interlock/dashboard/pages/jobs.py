@@ -1,0 +1,82 @@
+"""The list of jobs: filters in the URL, newest first, page by page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from interlock import wire
+from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, show
+from interlock.domain.job import Filter
+from interlock.domain.lifecycle import Status
+from interlock.errors import Invalid, NotFound
+
+pages = Pages()
+
+AT_ONCE: Final = 50
+
+
+@pages.get("/jobs")
+async def jobs(ask: Ask) -> View | Reply:
+    """List jobs that fit the filter."""
+    filter = filter_of(ask.query)._replace(before_seq=ask.query.whole("before"), limit=AT_ONCE + 1)
+    found = await ask.engine.reads.jobs(ask.tenant, filter)
+    types = [queue.type for queue in await ask.engine.reads.queues(ask.tenant)]
+    shown = found[:AT_ONCE]
+    older = ask.query.encoded(without=("said", "n"), before=shown[-1].seq) if len(found) > AT_ONCE else None
+    return show(
+        "jobs.html",
+        jobs=shown,
+        older=older,
+        newest=ask.query.encoded(without=("said", "n", "before")),
+        statuses=list(Status),
+        types=types,
+        chosen=set(ask.query.all("status")),
+    )
+
+
+def filter_of(query: Fields) -> Filter:
+    """The filter that a query spells."""
+    try:
+        statuses = tuple(Status(value) for value in query.all("status"))
+    except ValueError:
+        raise Invalid("there is no such status", pointer="/status") from None
+    parent = query.one("parent")
+    stale = query.number("stale_seconds")
+    return Filter(
+        statuses=statuses,
+        type=query.one("type"),
+        agent=_agent(query.one("agent")),
+        worker=query.one("worker"),
+        stale_seconds=wire.seconds(stale, "stale_seconds", 0, wire.LONGEST_DELAY_SECONDS),
+        parent_id=None if parent is None else _id(parent),
+        tags=tuple(query.all("tag")),
+        created_after=_instant(query, "created_after"),
+        created_before=_instant(query, "created_before"),
+    )
+
+
+def _id(value: str) -> str:
+    try:
+        return wire.job_id(value)
+    except NotFound:
+        raise Invalid("parent is the id of a job", pointer="/parent") from None
+
+
+def _agent(given: str | None) -> tuple[str, str] | None:
+    kind, slash, id = (given or "").partition("/")
+    if given is not None and not slash:
+        raise Invalid("agent is given as kind/id", pointer="/agent")
+    return None if given is None else (kind, id)
+
+
+def _instant(query: Fields, name: str) -> int | None:
+    """A time as a browser's own field sends it, which is without an offset: UTC, as all times here."""
+    value = query.one(name)
+    try:
+        at = None if value is None else datetime.fromisoformat(value)
+    except ValueError:
+        raise Invalid(f"{name} is not a time", pointer=f"/{name}") from None
+    if at is not None and at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return wire.instant(at, name)

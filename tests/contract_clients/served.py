@@ -1,0 +1,32 @@
+"""An app whose jobs live behind a server, for tests that must not be able to tell."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from interlock.api.options import Options
+from interlock.client.http import HttpClient
+from interlock.client.port import Client
+from interlock.storage.contract import Objects, Store
+from tests.api.rig import serving
+from tests.support.apps import TENANT, StoreApp
+from tests.support.stores import ManualClock
+
+
+@asynccontextmanager
+async def served_app(store: Store, clock: ManualClock, objects: Objects | None = None) -> AsyncIterator[StoreApp]:
+    """The app of the tests of workers, connected over HTTP; the server does the chores."""
+    async with serving(store, clock, Options(tenant=TENANT), objects=objects) as api:
+
+        async def connect() -> Client:
+            return HttpClient(api.url)
+
+        app = StoreApp(store, objects)
+        app.connect_by(connect)
+        api.engine.upkeep.start()
+        try:
+            yield app
+        finally:
+            await app.close()
+            await api.engine.upkeep.stop()

@@ -1,0 +1,142 @@
+"""Apps and workers on a server: the same code as on a database, told only where and with which token."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import interlock
+from interlock.domain.lifecycle import Status
+from interlock.worker.loop import Worker
+from tests.api.rig import Api
+
+MODULE = """
+import interlock
+
+app = interlock.App("sqlite:///elsewhere.db")
+
+@app.task
+async def double(n: int) -> int:
+    return 2 * n
+"""
+TIMEOUT = 60.0
+
+
+async def token_for(api: Api, *roles: str, worker: str | None = None) -> str:
+    token = (await api.as_role(*roles, worker_id=worker)).token
+    assert token is not None
+    return token
+
+
+async def test_a_job_is_enqueued_run_and_awaited_through_a_server(guarded: Api) -> None:
+    token = await token_for(guarded, "produce", "read", "work", worker="crew")
+    async with interlock.App(guarded.url, token=token) as app:
+
+        @app.task
+        async def greet(ctx: interlock.Context, name: str) -> str:
+            ctx.event("greeting", who=name)
+            shouted: str = await ctx.step("word", str.upper, f"hello {name}")
+            return shouted
+
+        job = await greet.enqueue(name="Ada")
+        assert await Worker(app).run(drain=True) == 1
+        assert await job.result(timeout=TIMEOUT) == "HELLO ADA"
+        assert [event.message for event in await job.events()] == ["greeting"]
+        assert (await job.history())[-1].actor.startswith("worker:crew/")
+
+
+async def test_blocking_code_uses_the_same_server(api: Api) -> None:
+    app = interlock.App(api.url)
+
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    def blocking() -> tuple[str, int, list[str]]:
+        job = add.options(key="k").enqueue_sync(1, 2)
+        again = add.options(key="k").enqueue_sync(1, 2)
+        assert (job.id, again.replayed) == (again.id, True)
+        queue = interlock.Queue("just a queue", app)
+        queue.push_sync({"n": 1})
+        item = queue.pop_sync(wait=5)
+        assert item is not None
+        item.ack_sync()
+        return job.id, queue.size_sync(), [str(row.to_status) for row in job.history_sync()]
+
+    try:
+        id, size, statuses = await asyncio.to_thread(blocking)
+        assert (size, statuses) == (0, ["queued"])
+        assert (await api.engine.reads.job(api.tenant, id)).payload == '{"a":1,"b":2}'
+    finally:
+        await asyncio.to_thread(app.close_sync)
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "pointer"),
+    [
+        ("sqlite:///jobs.db", {"token": "t"}, "/token"),
+        ("https://queue.example", {"token": "two words"}, "/token"),
+        ("https://queue.example", {"tenant": "acme"}, "/tenant"),
+        ("https://me:secret@queue.example", {}, "/server"),
+    ],
+)
+def test_what_a_place_has_no_use_for_is_refused_at_once(url: str, more: dict[str, str], pointer: str) -> None:
+    with pytest.raises(interlock.errors.Invalid) as caught:
+        interlock.App(url, **more)
+    assert caught.value.pointer == pointer
+    assert "secret" not in str(caught.value)
+
+
+async def worker(directory: Path, *options: str, **variables: str) -> tuple[int, str]:
+    """The exit code of a worker process that stops when nothing is due, and what it said."""
+    (directory / "shop.py").write_text(MODULE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "interlock", "worker", "shop:app", "--drain", *options,
+        cwd=directory, env={**os.environ, **variables}, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, said = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+@pytest.mark.parametrize("way", ["flag", "variable", "file variable"])
+async def test_a_worker_process_works_for_the_server_it_is_told(guarded: Api, tmp_path: Path, way: str) -> None:
+    token = await token_for(guarded, "work", worker="crew")
+    (tmp_path / "token").write_text(f"{token}\n")
+    producer = await guarded.as_role("produce", "read")
+    job = await producer.enqueue(type="double", payload={"n": 21})
+    options, variables = {
+        "flag": (["--token-file", "token"], {}),
+        "variable": ([], {"INTERLOCK_TOKEN": token}),
+        "file variable": ([], {"INTERLOCK_TOKEN_FILE": "token"}),
+    }[way]
+    code, said = await worker(tmp_path, "--server", guarded.url, *options, **variables)
+    assert code == 0, said
+    shown = await producer.job(job["id"])
+    assert (shown["status"], shown["result"]) == (Status.SUCCEEDED, 42)
+    assert token not in said
+    assert not (tmp_path / "elsewhere.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--server", "ftp://queue"], "https://HOST"),
+        (["--server", "https://queue", "--token-file", "none"], "cannot be read as a token"),
+        (["--token-file", "none"], "--server"),
+    ],
+)
+async def test_a_worker_process_that_is_told_nonsense_says_so(tmp_path: Path, options: list[str], said: str) -> None:
+    code, told = await worker(tmp_path, *options)
+    assert code == 2
+    assert said in told
+
+
+async def test_a_worker_process_with_a_bad_token_ends_and_says_why(guarded: Api, tmp_path: Path) -> None:
+    code, told = await worker(tmp_path, "--server", guarded.url, INTERLOCK_TOKEN="wrong")
+    assert code != 0
+    assert "credential" in told

@@ -1,0 +1,300 @@
+"""What the rules of the state machine are made of: every call goes to the store and to the model, and answers must be equal."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hypothesis.stateful import RuleBasedStateMachine
+
+from interlock.domain.approval import Ballot, OpenGate
+from interlock.domain.decide import Cancel, Complete, Expire, Order, PassDeadline
+from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, Job, NewJob, Receipt, Refused
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.registry import Agent
+from tests.model.draws import CAPABILITIES, Draft
+from tests.model.life import ENDED, SECOND, WAITING, Life, Replay, by_seq, plain, plain_line
+from tests.model.lines import Limit
+from tests.model.model import Model
+from tests.model.rig import Rig
+from tests.model.words import Held, Pick, Say
+from tests.support.stores import START
+from tests.support.truth import check_history
+
+UNKNOWN: Final = "ffffffff-0000-7000-8000-000000000000"
+NOBODY: Final = Held(UNKNOWN, 1, "w1")
+FAR: Final = 40 * 86_400.0
+COUNTED: Final = (
+    "ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter", "succeeded", "failed", "cancelled",
+)  # fmt: skip
+_numbers = itertools.count(1)
+
+
+def unordered_id(mark: str) -> str:
+    number = next(_numbers)
+    return f"{number * 2_654_435_761 % (1 << 32):08x}-{mark}-7000-8000-{number:012x}"
+
+
+class Script(RuleBasedStateMachine):
+    """The verbs, each said to both; and what must hold at the end."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__()
+        self.rig, self.store, self.clock = rig, rig.store, rig.clock
+        self.clock.now = START
+        self.tenant = rig.new_tenant()
+        self.model = Model(self.tenant)
+        self.grants: list[Held] = []
+        self.last_orders: list[Order] = []
+        self.last_beats: list[Beat] = []
+        self.last_checkpoints: list[Checkpoint] = []
+        self.step = 0
+        self.unseen = False
+        self.stepped_back = False
+
+    # Whom and what the words are about.
+
+    def held(self, pick: Pick) -> Held:
+        is_over = pick.kind == "over"
+        those = [held for held in self.grants if self.model.jobs[held.id].held_by(held.fence, held.worker) != is_over]
+        those = those or self.grants
+        if pick.kind == "unknown" or not those:
+            return NOBODY
+        held = those[pick.number % len(those)]
+        if pick.kind == "other worker":
+            return held._replace(worker="w1" if held.worker == "w2" else "w2")
+        return held._replace(fence=held.fence + {"older fence": -1, "newer fence": 1}.get(pick.kind, 0))
+
+    def job(self, pick: Pick) -> str:
+        statuses = {
+            "running": (Status.RUNNING,),
+            "waiting": WAITING,
+            "asking": (Status.WAITING_FOR_APPROVAL,),
+            "any": tuple(Status),
+            "unknown": (),
+        }[pick.kind]
+        those = [life.id for life in by_seq(self.model.jobs.values()) if life.status in statuses]
+        return those[pick.number % len(those)] if those else UNKNOWN
+
+    def gate(self, number: int) -> str:
+        """Mostly one of the newest."""
+        gates = list(self.model.gates)
+        return gates[-1 - number % len(gates)] if gates else UNKNOWN
+
+    def say(self, words: Say) -> Any:
+        return words.make(self.held(words.pick) if words.of_a_grant else self.job(words.pick), *words.rest)
+
+    # What is said.
+
+    def _new_job(self, draft: Draft, parent_id: str | None = None) -> NewJob:
+        now = self.clock.now
+        run_in = draft.run_in if draft.base.delay_seconds is None else None
+        return draft.base._replace(
+            id=unordered_id("0000"),
+            run_at=None if run_in is None else now + round(run_in * SECOND),
+            deadline=None if draft.deadline_in is None else now + round(draft.deadline_in * SECOND),
+            parent_id=self.job(draft.parent) if draft.parent is not None else parent_id,
+            agent_kind=None if draft.agent is None else "bot",
+            agent_id=draft.agent,
+        )
+
+    def _enqueue(self, batch: list[NewJob], whole: bool) -> None:
+        answers = self.rig.run(self.store.enqueue(self.tenant, batch, whole=whole))
+        expected = self.model.enqueue(batch, self.clock.now, whole=whole)
+        self.unseen = True
+        assert len(answers) == len(batch)
+        refused = [code(answer) if isinstance(answer, Refused) else None for answer in answers]
+        assert refused == [answer if isinstance(answer, str) else None for answer in expected]
+        self.rig.seen.update(f"enqueue: {each}" for each in refused if each)
+        if whole and any(refused):
+            return
+        for answer, foretold in zip(answers, expected, strict=True):
+            if isinstance(foretold, Replay):
+                assert answer == Enqueued(foretold.id, self.model.jobs[foretold.id].seq, True)
+            elif isinstance(foretold, Life):
+                assert isinstance(answer, Enqueued)
+                assert (answer.id, answer.replayed) == (foretold.id, False)
+                assert answer.seq > max((life.seq for life in self.model.jobs.values()), default=0)
+                foretold.seq = answer.seq
+
+    def _claim(self, ask: ClaimAsk) -> list[Held]:
+        granted = self.rig.run(self.store.claim(self.tenant, ask))
+        expected = self.model.claim(ask, self.clock.now)
+        self.unseen = True
+        assert [job.id for job in granted] == [life.id for life in expected]
+        self._compare(granted, expected)
+        self._check_lines(granted)
+        held = [Held(job.id, job.fence, ask.worker) for job in granted]
+        self.grants += [each for each in held if each not in self.grants]
+        return held
+
+    def _heartbeat(self, beats: list[Beat]) -> None:
+        answers = [code(answer) for answer in self.rig.run(self.store.heartbeat(self.tenant, beats))]
+        assert answers == self.model.heartbeat(beats, self.clock.now)
+        self.rig.seen.update(f"heartbeat: {answer}" for answer in answers if isinstance(answer, str))
+        self.last_beats = beats
+        self.unseen = True
+
+    def _checkpoint(self, checkpoints: list[Checkpoint]) -> None:
+        answers = [code(answer) for answer in self.rig.run(self.store.checkpoint(self.tenant, checkpoints))]
+        assert answers == self.model.checkpoint(checkpoints, self.clock.now)
+        self.rig.seen.update(f"checkpoint: {answer}" for answer in answers if isinstance(answer, str))
+        self.last_checkpoints = checkpoints
+        self.unseen = True
+
+    def _carry_out(self, orders: list[Order]) -> None:
+        answers = self.rig.run(self.store.carry_out(self.tenant, orders))
+        chosen = [answer.run_at if isinstance(answer, Receipt) else None for answer in answers]
+        assert [code(answer) for answer in answers] == self.model.carry_out(orders, self.clock.now, chosen)
+        for order, answer in zip(orders, answers, strict=True):
+            self.rig.seen[f"{order.verb}: {code(answer) if isinstance(answer, Refused) else 'receipt'}"] += 1
+        self.last_orders = orders
+        self.unseen = True
+
+    def _pause(self, type: str, paused: bool) -> None:
+        actor = "user:ann" if paused else None
+        self.rig.run(self.store.pause(self.tenant, type, actor=actor, reason=None))
+        (self.model.paused.add if paused else self.model.paused.discard)(type)
+
+    def _limit(self, agent: str, limit: Limit) -> None:
+        self.rig.run(self.store.set_agent(self.tenant, Agent("bot", agent, limit.most, limit.strict)))
+        self.model.limits[agent] = limit
+        self.unseen = True
+
+    def _ask(self, held: Held, asked: dict[str, Any]) -> str:
+        gate_id = unordered_id("9a7e")
+        self._carry_out([OpenGate(held.id, held.fence, held.worker, gate_id, "Sure?", opened_by="token:w", **asked)])
+        return gate_id
+
+    def _decide(self, ballots: list[Ballot]) -> None:
+        answers = [
+            answer.error.code
+            if isinstance(answer, Refused)
+            else (answer.status, {vote.voter: vote.decision for vote in answer.votes})
+            for answer in self.rig.run(self.store.decide(self.tenant, ballots))
+        ]
+        assert answers == self.model.decide(ballots, self.clock.now)
+        self.rig.seen.update(f"decide: {answer if isinstance(answer, str) else answer[0]}" for answer in answers)
+        self.unseen = True
+
+    def _sweep(self) -> None:
+        now = self.clock.now
+        late = [life.id for life in self.model.expired(now)]
+        self._carry_out([Expire(id) for id in self._due(self.rig.run(self.store.due_leases(10_000)), late)])
+        late = [life.id for life in self.model.late(now)]
+        self._carry_out([PassDeadline(id) for id in self._due(self.rig.run(self.store.due_deadlines(10_000)), late)])
+        late = self.model.overdue_gates(now)
+        self._carry_out([Expire(id) for id in self._due(self.rig.run(self.store.due_gates(10_000)), late)])
+        # Nobody can tell that a claim was forgotten whose jobs no longer run under it.
+        self.rig.run(self.store.forget_claims(30.0, 10_000))
+
+    def _due(self, found: Sequence[tuple[str, str]], foretold: list[str]) -> list[str]:
+        mine = sorted(job_id for tenant, job_id in found if tenant == self.tenant)
+        assert mine == sorted(foretold)
+        return mine
+
+    # What is seen.
+
+    def _find(self, filter: Filter) -> None:
+        found = self.rig.run(self.store.find(self.tenant, filter))
+        assert [job.id for job in found] == self.model.find(filter)
+        lives = [self.model.jobs[job.id] for job in found]
+        self._compare(found, lives, without=("payload", "result", "checkpoint", "error"))
+
+    def every_job_is_as_foretold(self) -> None:
+        self.unseen = False
+        lives = list(self.model.jobs.values())
+        known = self.rig.run(self.store.get(self.tenant, [life.id for life in lives]))
+        assert None not in known
+        self._compare([job for job in known if job is not None], lives)
+
+    def _compare(self, seen: Sequence[Job], lives: Sequence[Life], *, without: tuple[str, ...] = ()) -> None:
+        if self.stepped_back:  # which of several times is the newest is then a matter of taste
+            without += ("updated_at",)
+        blocked = self.model.blocked(self.clock.now)
+        for job, life in zip(seen, lives, strict=True):
+            record = life.record(self.tenant)
+            facts = plain(job)
+            for name in without:
+                assert name == "updated_at" or facts[name] is None
+                del facts[name], record[name]
+            assert facts == record
+            assert job.location(self.clock.now) == self.model.location(life, self.clock.now, blocked)
+
+    def _check_lines(self, granted: Sequence[Job]) -> None:
+        """No first start makes an agent run more than its limit; what was under way when it was lowered may go on."""
+        for job in granted:
+            most = None if job.agent_id is None else self.model.limit_of(job.agent_id).most
+            if most is not None and job.attempt == 1 and job.releases == 0 and job.started_at == self.clock.now:
+                assert self.model.running(job.agent_id or "") <= most
+
+    def _count(self) -> None:
+        told = self.rig.run(self.store.stats(self.tenant))
+        counts = {q.type: {name: n for name in COUNTED if (n := getattr(q, name))} for q in told}
+        assert {type: some for type, some in counts.items() if some} == self.model.counts(self.clock.now)
+
+    # The end: everything has a way out, and the record is whole.
+
+    def teardown(self) -> None:
+        try:
+            if sys.exc_info()[0] is None:
+                self.every_job_is_as_foretold()
+                self.rig.check_truth(self.tenant)
+                self._count()
+                self.find_everything()
+                self.finish_everything()
+                self.check_everything()
+        finally:
+            ends = [Cancel(id, "user:end", force=True) for id in self.model.jobs]
+            self.rig.run(self.store.carry_out(self.tenant, ends))
+
+    def find_everything(self) -> None:
+        self._find(Filter(limit=1000))
+        live = tuple(status for status in Status if status not in ENDED)
+        counts = [len(self.rig.run(self.store.find(self.tenant, Filter(some, limit=1000)))) for some in (ENDED, live)]
+        assert counts[0] == sum(life.status in ENDED for life in self.model.jobs.values())
+        assert sum(counts) == len(self.model.jobs)
+
+    def finish_everything(self) -> None:
+        """Long after, with nothing paused, a worker that may do anything gets all there is, and nothing stays behind."""
+        for type in sorted(self.model.paused):
+            self._pause(type, False)
+        self.clock.advance(FAR)
+        self._sweep()
+        self.clock.advance(FAR)
+        for _ in range(100):
+            if not (batch := self._claim(greedy("last"))):
+                break
+            self._carry_out([Complete(held.id, held.fence, held.worker, "1") for held in batch])
+        left = [life.id for life in self.model.jobs.values() if life.status not in ENDED]
+        assert not left, f"stuck: {left}"
+
+    def check_everything(self) -> None:
+        self.every_job_is_as_foretold()
+        for job in self.rig.run(self.store.get(self.tenant, list(self.model.jobs))):
+            assert job is not None
+            rows = self.rig.run(self.store.history(self.tenant, job.id))
+            assert [plain_line(row) for row in rows] == self.model.jobs[job.id].history
+            check_history(job, rows)
+            for row in rows:
+                self.rig.seen[f"{row.from_status} → {row.to_status} by {row.verb}"] += 1
+        for id, gate in zip(
+            self.model.gates, self.rig.run(self.store.approvals(self.tenant, list(self.model.gates))), strict=True
+        ):
+            assert gate is not None
+            assert (gate.status, {vote.voter: vote.decision for vote in gate.votes}) == self.model.gates[id].told()
+        self._count()
+        verdict = self.rig.run(self.store.verify(self.tenant))
+        assert verdict == (len(self.model.jobs), sum(life.version for life in self.model.jobs.values()), None)
+        self.rig.check_truth(self.tenant)
+
+
+def greedy(worker: str) -> ClaimAsk:
+    return ClaimAsk(worker, capabilities=frozenset(CAPABILITIES), affinity_keys=None, limit=100, lease_seconds=30.0)
+
+
+def code(answer: Any) -> Any:
+    return answer.error.code if isinstance(answer, Refused) else answer
