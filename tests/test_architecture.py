@@ -35,7 +35,7 @@ MAY_IMPORT: Mapping[str, set[str] | None] = {
     "worker": {"errors", "domain", "sdk", "client.port"},
     "api": {"errors", "domain", "wire", "shown", "engine"},
     "api.mcp": {"errors", "domain", "wire", "engine", "client.port"},
-    "dashboard": {"errors", "domain", "engine"},
+    "dashboard": {"errors", "domain", "wire", "engine"},
     "assemble": None,
     "cli": None,
     "demo": None,

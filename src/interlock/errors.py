@@ -87,7 +87,7 @@ class NotFound(Error):
     status = 404
 
     def __init__(self, job_id: str, *, what: str = "job") -> None:
-        self.job_id = job_id
+        self.job_id, self.what = job_id, what
         super().__init__(f"no {what} {job_id}")
 
 

@@ -16,7 +16,7 @@ from tests.api.rig import Api, serving
 from tests.contract.conftest import database, place  # noqa: F401 - fixtures
 from tests.support.stores import ManualClock
 
-FACES = ("codeq",)
+FACES = ("codeq", "moonmind")
 _numbers = itertools.count(1)
 
 

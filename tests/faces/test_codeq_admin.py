@@ -76,7 +76,11 @@ async def test_the_service_says_that_it_is_there_to_anybody(guarded: Api) -> Non
 
 @pytest.mark.parametrize(
     ("path", "scope", "operation"),
-    [("tasks", "producer", "create_task"), ("tasks/claim", "worker", "claim"), ("admin/tasks/cleanup", "admin", "cleanup")],
+    [
+        ("tasks", "producer", "create_task"),
+        ("tasks/claim", "worker", "claim"),
+        ("admin/tasks/cleanup", "admin", "cleanup"),
+    ],
 )
 async def test_whoever_asks_too_often_is_told_when_to_go_on(api: Api, path: str, scope: str, operation: str) -> None:
     api.service.rates = Rates(0.1, 1, clock=lambda: 0.0)

@@ -86,11 +86,20 @@ async def test_max_attempts_is_the_number_of_runs(api: Api, clock: ManualClock) 
     for run in (1, 2, 3):
         assert (await claim(api))["attempts"] == run
         response = await api.send(f"{BASE}/tasks/{id}/nack", b'{"delaySeconds":7,"reason":"busy"}')
-        says(response, 200, b'{"status":"requeued","delaySeconds":7}' if run < 3 else b'{"status":"dlq","delaySeconds":0}')
+        says(
+            response,
+            200,
+            b'{"status":"requeued","delaySeconds":7}' if run < 3 else b'{"status":"dlq","delaySeconds":0}',
+        )
         clock.advance(7)
     assert (await api.send(f"{BASE}/tasks/claim", b"{}")).status_code == 204
     dead = told(await api.get(f"{BASE}/tasks/{id}"), 200)
-    assert (dead["status"], dead["lastKnownLocation"], dead["attempts"], dead["error"]) == ("FAILED", "DLQ_SET", 3, "busy")
+    assert (dead["status"], dead["lastKnownLocation"], dead["attempts"], dead["error"]) == (
+        "FAILED",
+        "DLQ_SET",
+        3,
+        "busy",
+    )
 
 
 async def test_a_nack_is_delayed_by_at_most_900_seconds(api: Api, clock: ManualClock) -> None:

@@ -10,6 +10,8 @@ from interlock.api.codeq import table as codeq
 from interlock.api.codeq.door import CodeqDoor
 from interlock.api.endpoint import Endpoint
 from interlock.api.face import Face, FaceEndpoint
+from interlock.api.moonmind import table as moonmind
+from interlock.api.moonmind.door import MoonmindDoor
 from interlock.api.routes import Route
 from interlock.api.service import Service
 
@@ -21,6 +23,7 @@ class _Made(NamedTuple):
 
 FACES: Final[Mapping[str, _Made]] = {
     "codeq": _Made(codeq.routes, CodeqDoor),
+    "moonmind": _Made(moonmind.routes, MoonmindDoor),
 }
 
 

@@ -15,13 +15,16 @@ from cyclopts import App, Parameter
 from interlock import assemble, config
 from interlock.api import logs
 from interlock.api.app import create_app
+from interlock.api.gate import Gate
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of
 from interlock.cli import output
 from interlock.cli.session import Common, guard
 from interlock.config import Settings
+from interlock.dashboard.app import Dashboard
 from interlock.domain.destination import Allowance
 from interlock.engine.destination import Outside
+from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
 app = App(name="serve")
@@ -67,7 +70,7 @@ async def _serve(settings: Settings) -> None:
     ):
         engine.upkeep.start()
         engine.sender.start()
-        service = create_app(engine, options(settings))
+        service = application(engine, settings)
         with listen(settings.host, settings.port) as listening:
             server = Server(service, listening)
             _say_where(url_of(listening), settings)
@@ -80,6 +83,12 @@ async def _closed_in_the_end(outside: Outside) -> AsyncIterator[None]:
         yield
     finally:
         await outside.close()
+
+
+def application(engine: Engine, settings: Settings) -> Gate:
+    """Everything that is served: the API, and the dashboard beside it."""
+    dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant)
+    return create_app(engine, options(settings), mounts=dashboard.mounts)
 
 
 def options(settings: Settings) -> Options:

@@ -16,7 +16,6 @@ from cyclopts import App, Parameter
 
 from interlock import assemble, config
 from interlock.api import logs
-from interlock.api.app import create_app
 from interlock.api.server import Server, listen, url_of
 from interlock.cli import output, serve
 from interlock.cli.narrator import Narrator
@@ -37,7 +36,7 @@ LOOPBACK: Final = "127.0.0.1"
 GRACE_SECONDS: Final = 5.0
 INTRODUCTION: Final = """
 interlock serves {url} from {file}, without auth: whoever is on this machine may do everything.
-There is no dashboard yet. In another terminal, try:
+The dashboard is at {url}/ in a browser. In another terminal, try:
 
 {commands}
   curl {url}/v1/queues
@@ -91,7 +90,7 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
         tasks.connect_by(client)
         command = Command(settings.database)
         with listen(settings.host, settings.port) as listening:
-            server = Server(create_app(engine, serve.options(settings)), listening)
+            server = Server(serve.application(engine, settings), listening)
             _introduce(url_of(listening), settings, command)
             await _serve_beside(server, Narrator(engine.reads, settings.tenant, command).tell(), _work(tasks, settings))
     output.say("stopped; what is not done yet goes on with the next start")

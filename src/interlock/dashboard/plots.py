@@ -25,7 +25,7 @@ class Part(NamedTuple):
     """One piece of a bar."""
 
     name: str
-    count: int
+    jobs: int
     x: float
     width: float
 

@@ -1,4 +1,4 @@
-"""Who is signed in: a random cookie that stands for a credential, kept in this process alone and only while it is used."""
+"""Who is signed in: a random cookie that stands for a credential, kept in this process while it is used."""
 
 from __future__ import annotations
 

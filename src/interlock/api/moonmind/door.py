@@ -26,8 +26,7 @@ def code_of(error: Error) -> tuple[int, str]:
     """The status and code for a refusal of the engine."""
     match error:
         case NotFound():
-            what = str(error).split(" ")[1]
-            return 404, _MISSING.get(what, "job_not_found")
+            return 404, _MISSING.get(error.what, "job_not_found")
         case Unauthenticated():
             return 401, "worker_auth_failed"
         case Forbidden():

@@ -133,8 +133,8 @@ class Queue:
             max_attempts=asked.max_attempts,
             backoff=RETRY,
             expiry_delay_seconds=EXPIRY_DELAY_SECONDS,
-            repository=needs.repository,
-            requires=sorted({name.strip() for name in needs.required_capabilities or ()}),
+            repository=needs.repository or None,
+            requires=sorted({name.strip() for name in needs.required_capabilities or ()} - {""}),
         )
         return await self.get((await self._engine.jobs.enqueue(self._who, request)).id)
 
@@ -145,9 +145,7 @@ class Queue:
         if query.status is not None and query.status not in shown.STATUSES:
             raise refused(422, "invalid_status_filter", f"{query.status!r} is no status")
         statuses = () if query.status is None else shown.STATUSES[query.status]
-        found = await self._engine.reads.jobs(
-            self._who.tenant, Filter(statuses, type=query.type, limit=query.limit)
-        )
+        found = await self._engine.reads.jobs(self._who.tenant, Filter(statuses, type=query.type, limit=query.limit))
         jobs = await self._engine.reads.some(self._who.tenant, [job.id for job in found])
         return {"items": [shown.job(job) for job in jobs]}
 
@@ -183,9 +181,7 @@ class Queue:
     async def fail(self, job_id: str, asked: Failed) -> dict[str, Any]:
         error, mended = wire.error_body(asked.error_message)
         worker = self._worker(asked.worker_id)
-        return await self._finished(
-            Fail(job_id, ANY_FENCE, worker, error, retryable=asked.retryable, sanitized=mended)
-        )
+        return await self._finished(Fail(job_id, ANY_FENCE, worker, error, retryable=asked.retryable, sanitized=mended))
 
     async def acknowledge(self, job_id: str, asked: Acknowledged) -> dict[str, Any]:
         return await self._finished(CancelAck(job_id, ANY_FENCE, self._worker(asked.worker_id)))

@@ -39,8 +39,8 @@ async def create_worker_token(call: Call[NewWorkerToken, Nothing]) -> Answer:
         roles=["work"],
         description=body.description,
         worker_id=body.worker_id,
-        types=body.allowed_job_types or None,
-        repositories=body.allowed_repositories or None,
+        types=body.allowed_job_types,
+        repositories=body.allowed_repositories,
         capabilities=body.capabilities,
     )
     minted = await call.engine.tokens.create(call.who, request, for_moonmind=True)

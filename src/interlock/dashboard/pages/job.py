@@ -40,14 +40,15 @@ async def job(ask: Ask) -> View | Reply:
     id, tenant, engine = wire.job_id(ask.path["job_id"]), ask.tenant, ask.engine
     found = await engine.reads.job(tenant, id)
     after = ask.query.whole("events_after") or 0
-    why, history, steps, events, gates, artifacts, children = await asyncio.gather(
-        engine.why.of(tenant, id),
+    why, children = await asyncio.gather(
+        engine.why.of(tenant, id), engine.reads.jobs(tenant, Filter(parent_id=id, limit=MOST_CHILDREN))
+    )
+    history, steps, events, gates, artifacts = await asyncio.gather(
         engine.reads.history(tenant, id),
         engine.progress.steps(tenant, id),
         engine.progress.events(tenant, id, after=max(after, 0)),
         engine.gates.list(tenant, GateFilter(job_id=id, limit=LONGEST_PAGE)),
         engine.artifacts.list(tenant, id, limit=LONGEST_PAGE),
-        engine.reads.jobs(tenant, Filter(parent_id=id, limit=MOST_CHILDREN)),
     )
     values = [(name, tree(getattr(found, name))) for name in VALUES]
     return show(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
 from interlock.domain.principal import ROLES
@@ -50,7 +50,7 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else text.split()
 
 
-async def _shown(ask: Ask) -> dict[str, object]:
+async def _shown(ask: Ask) -> dict[str, Any]:
     found = await ask.engine.tokens.list(ask.who, before=ask.query.one("before"), limit=AT_ONCE + 1)
     older = ask.query.encoded(before=found[AT_ONCE - 1].id) if len(found) > AT_ONCE else None
     return {"tokens": found[:AT_ONCE], "older": older, "roles": sorted(ROLES)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
 from interlock.domain.webhook import EVENTS, DeliveryFilter
@@ -55,7 +55,7 @@ async def unsubscribe(ask: Ask) -> View | Reply:
     return go("/webhooks", said="unsubscribed")
 
 
-async def _shown(ask: Ask) -> dict[str, object]:
+async def _shown(ask: Ask) -> dict[str, Any]:
     before = ask.query.one("before")
     found = await ask.engine.webhooks.subscriptions(ask.who, before=before, limit=AT_ONCE + 1)
     older = ask.query.encoded(before=found[AT_ONCE - 1].id) if len(found) > AT_ONCE else None

@@ -26,10 +26,10 @@ from interlock.domain.webhook import (
     Subscribed,
     Subscription,
 )  # fmt: skip
-from interlock.storage.audit_contract import AuditStore
-from interlock.storage.operation_contract import OperationStore
-from interlock.storage.presence_contract import PresenceStore
-from interlock.storage.token_contract import TokenStore
+from interlock.storage.contract.audit import AuditStore
+from interlock.storage.contract.operations import OperationStore
+from interlock.storage.contract.presence import PresenceStore
+from interlock.storage.contract.tokens import TokenStore
 
 
 class Due(NamedTuple):

@@ -1,0 +1,62 @@
+"""Forms with files (RFC 7578), as uploads bring them."""
+
+from __future__ import annotations
+
+from email.message import Message
+from typing import Final, NamedTuple
+
+from interlock.errors import Malformed
+
+MOST_PARTS: Final = 20
+LARGEST_HEAD: Final = 8 * 1024
+
+
+class Part(NamedTuple):
+    """One field of a form; a file also says what it is."""
+
+    content: bytes
+    content_type: str | None
+
+    def text(self) -> str:
+        try:
+            return self.content.decode()
+        except UnicodeDecodeError:
+            raise Malformed("a field of the form is not UTF-8") from None
+
+
+def parts(content_type: str | None, body: bytes) -> dict[str, Part]:
+    """The fields of a form by name, each of which comes once."""
+    boundary = _boundary(content_type)
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, MOST_PARTS + 1)
+    if len(pieces) < 3 or len(pieces) > MOST_PARTS + 1 or not pieces[-1].startswith(b"--"):
+        raise Malformed("the form is cut short, or has too many fields")
+    found: dict[str, Part] = {}
+    for piece in pieces[1:-1]:
+        head, blank, content = piece.lstrip(b" \t").removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        name, kind = _heading(head)
+        if not blank or name is None or name in found:
+            raise Malformed("a field of the form has no name, no content, or comes twice")
+        found[name] = Part(content, kind)
+    return found
+
+
+def _boundary(content_type: str | None) -> bytes:
+    heading = Message()
+    heading["content-type"] = content_type or ""
+    boundary = heading.get_param("boundary")
+    if heading.get_content_type() != "multipart/form-data" or not isinstance(boundary, str) or not boundary:
+        raise Malformed("the body must be multipart/form-data with a boundary")
+    return boundary.encode("latin-1", errors="replace")
+
+
+def _heading(head: bytes) -> tuple[str | None, str | None]:
+    """Name and content type of a part."""
+    if len(head) > LARGEST_HEAD:
+        raise Malformed("the headers of a field are too long")
+    heading = Message()
+    for line in head.split(b"\r\n"):
+        field, colon, value = line.decode(errors="replace").partition(":")
+        if colon and field.lower() not in heading:
+            heading[field] = value.strip()
+    name = heading.get_param("name", header="content-disposition")
+    return name if isinstance(name, str) and name else None, heading.get("content-type")

@@ -1,0 +1,151 @@
+"""The queue as tools over plain HTTP: a list of them, and one call; each does what its REST route does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from interlock.api.face import Lenient
+from interlock.api.moonmind import shown
+from interlock.api.moonmind.artifacts import keep
+from interlock.api.moonmind.door import refused
+from interlock.api.moonmind.jobs import queue
+from interlock.api.moonmind.queue import (
+    CancelJob,
+    Claim,
+    Completed,
+    Enqueue,
+    Failed,
+    Heartbeat,
+    ListJobs,
+    Queue,
+    Text,
+)  # fmt: skip
+from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+
+routes = Routes()
+
+LARGEST_CALL: Final = 8 * 1024 * 1024
+ANYBODY: Final = ("produce", "read", "work", "operate")
+
+
+class JobId(Lenient, frozen=True, kw_only=True):
+    """Which job."""
+
+    job_id: Text
+
+
+class HeartbeatJob(Heartbeat, frozen=True, kw_only=True):
+    """A sign of life for a job."""
+
+    job_id: Text
+
+
+class CompleteJob(Completed, frozen=True, kw_only=True):
+    """A success report on a job."""
+
+    job_id: Text
+
+
+class FailJob(Failed, frozen=True, kw_only=True):
+    """A failure report on a job."""
+
+    job_id: Text
+
+
+class CancelJobById(CancelJob, frozen=True, kw_only=True):
+    """Which job is to stop, and why."""
+
+    job_id: Text
+
+
+class UploadArtifact(Lenient, frozen=True, kw_only=True):
+    """A file of a job, in base64."""
+
+    job_id: Text
+    worker_id: Text
+    name: Text
+    content_base64: bytes
+    content_type: str | None = None
+    digest: str | None = None
+
+
+class ToolCall(Lenient, frozen=True, kw_only=True):
+    """Which tool, and with what."""
+
+    tool: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Tool(NamedTuple):
+    """What a tool takes, who may use it, and what it does."""
+
+    takes: type[Lenient]
+    roles: tuple[str, ...]
+    run: Callable[[Call[Any, Any], Queue, Any], Awaitable[dict[str, Any]]]
+    description: str
+
+
+async def _upload(call: Call[Any, Any], desk: Queue, asked: UploadArtifact) -> dict[str, Any]:
+    kept = await keep(
+        call.engine, call.who.tenant, desk, asked.job_id, worker_id=asked.worker_id, name=asked.name,
+        content=asked.content_base64, content_type=asked.content_type, digest=asked.digest,
+    )  # fmt: skip
+    return shown.artifact(kept)
+
+
+TOOLS: Final = {
+    "queue.cancel": _Tool(
+        CancelJobById, ("operate", "produce"), lambda _, desk, a: desk.cancel(a.job_id, a), "Stop a job."
+    ),
+    "queue.claim": _Tool(Claim, ("work",), lambda _, desk, a: desk.claim(a), "Lease the next job for a worker."),
+    "queue.complete": _Tool(
+        CompleteJob, ("work",), lambda _, desk, a: desk.complete(a.job_id, a), "Report that a job succeeded."
+    ),
+    "queue.enqueue": _Tool(Enqueue, ("produce",), lambda _, desk, a: desk.enqueue(a), "Add a job."),
+    "queue.fail": _Tool(FailJob, ("work",), lambda _, desk, a: desk.fail(a.job_id, a), "Report that a job failed."),
+    "queue.get": _Tool(JobId, ("read",), lambda _, desk, a: desk.get(a.job_id), "Show a job."),
+    "queue.heartbeat": _Tool(
+        HeartbeatJob, ("work",), lambda _, desk, a: desk.heartbeat(a.job_id, a), "Extend the lease of a job."
+    ),
+    "queue.list": _Tool(ListJobs, ("read",), lambda _, desk, a: desk.list(a), "List jobs, newest first."),
+    "queue.upload_artifact": _Tool(UploadArtifact, ("work",), _upload, "Keep a file of a job that runs."),
+}
+
+
+@routes.add("GET", "/mcp/tools", roles=ANYBODY, answers={200: None})
+async def list_tools(call: Call[None, Nothing]) -> Answer:
+    """List the tools, by name."""
+    return answer(
+        {
+            "tools": [
+                {"name": name, "description": tool.description, "inputSchema": _schema(tool.takes)}
+                for name, tool in sorted(TOOLS.items())
+            ]
+        }
+    )
+
+
+@routes.add(
+    "POST", "/mcp/tools/call", roles=ANYBODY, body=ToolCall, mends=True, largest_body=LARGEST_CALL, answers={200: None}
+)
+async def call_tool(call: Call[ToolCall, Nothing]) -> Answer:
+    """Use a tool."""
+    tool = TOOLS.get(call.body.tool)
+    if tool is None:
+        raise refused(404, "tool_not_found", f"there is no tool {call.body.tool}")
+    if call.who.roles.isdisjoint(tool.roles):
+        raise refused(403, "worker_not_authorized", f"this needs the role {' or '.join(tool.roles)}")
+    try:
+        asked = msgspec.json.decode(call.body.arguments, type=tool.takes)
+    except msgspec.ValidationError as error:
+        raise refused(422, "invalid_tool_arguments", str(error)) from None
+    return answer({"result": await tool.run(call, queue(call), asked)})
+
+
+def _schema(takes: type[Lenient]) -> dict[str, Any]:
+    """The schema of the arguments, in one piece."""
+    (_,), parts = msgspec.json.schema_components([takes], ref_template="{name}")
+    return parts[takes.__name__]

@@ -1,0 +1,228 @@
+// Everything works without this file. With it pages refresh themselves, and keys and copy buttons work.
+"use strict";
+
+const EVERY = 1000;
+const LONGEST_WAIT = 30000;
+const KEPT_ATTRIBUTES = new Set(["open", "value", "checked", "hidden"]);
+
+// --- Live: fetch the page again and change only what differs, so that nothing jumps and nothing typed is lost.
+
+function same(one, other) {
+  if (one.nodeType !== other.nodeType || one.nodeName !== other.nodeName) return false;
+  return one.nodeType !== Node.ELEMENT_NODE || one.id === other.id;
+}
+
+function morph(old, fresh) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+    return;
+  }
+  // What somebody may be filling in stays as it is; a part of another kind in its place is new.
+  if (old.hasAttribute("data-keep") && old.getAttribute("data-keep") === fresh.getAttribute("data-keep")) return;
+  morphAttributes(old, fresh);
+  morphChildren(old, fresh);
+}
+
+function morphAttributes(old, fresh) {
+  for (const { name } of [...old.attributes]) {
+    if (!fresh.hasAttribute(name) && !KEPT_ATTRIBUTES.has(name)) old.removeAttribute(name);
+  }
+  for (const { name, value } of [...fresh.attributes]) {
+    if (!KEPT_ATTRIBUTES.has(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+}
+
+function morphChildren(old, fresh) {
+  const byId = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
+  let at = old.firstChild;
+  for (const wanted of [...fresh.childNodes]) {
+    const known = wanted.id ? byId.get(wanted.id) : null;
+    if (known && known !== at) {
+      old.insertBefore(known, at);
+      at = known;
+    }
+    if (at && same(at, wanted)) {
+      morph(at, wanted);
+      at = at.nextSibling;
+    } else {
+      const added = document.importNode(wanted, true);
+      old.insertBefore(added, at);
+      if (added.nodeType === Node.ELEMENT_NODE) enliven(added);
+    }
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
+
+let held = false;
+let wait = EVERY;
+let timer = 0;
+const liveSwitch = document.querySelector("[data-live-switch]");
+const main = document.querySelector("main[data-live]");
+
+function isSelecting() {
+  const selection = document.getSelection();
+  return selection !== null && !selection.isCollapsed && main.contains(selection.anchorNode);
+}
+
+async function refresh() {
+  timer = 0;
+  if (held || document.hidden) return;
+  if (isSelecting()) return schedule();
+  try {
+    const answer = await fetch(location.href, { headers: { "interlock-live": "1" }, cache: "no-store" });
+    if (answer.redirected) return location.reload();
+    if (!answer.ok) throw new Error(answer.status);
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    if (held || isSelecting()) return schedule();
+    morph(main, fresh);
+    mark();
+    wait = EVERY;
+    liveSwitch.classList.remove("lost");
+    liveSwitch.textContent = "live";
+  } catch {
+    wait = Math.min(wait * 2, LONGEST_WAIT);
+    liveSwitch.classList.add("lost");
+    liveSwitch.textContent = "no answer";
+  }
+  schedule();
+}
+
+function schedule() {
+  if (!timer && !held && !document.hidden) timer = setTimeout(refresh, wait);
+}
+
+function hold(still) {
+  held = still;
+  liveSwitch.setAttribute("aria-pressed", String(!held));
+  liveSwitch.textContent = held ? "held" : "live";
+  if (!held) refresh();
+}
+
+function startLive() {
+  liveSwitch.hidden = false;
+  liveSwitch.addEventListener("click", () => hold(!held));
+  document.addEventListener("visibilitychange", () => document.hidden || refresh());
+  schedule();
+}
+
+// --- Copying.
+
+async function copy(button) {
+  const text = button.dataset.copyText
+    ?? (button.dataset.copyLink && location.origin + button.dataset.copyLink)
+    ?? button.parentElement.querySelector("pre").textContent;
+  await navigator.clipboard.writeText(text);
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+}
+
+// --- Keys. A single key moves the focus, it never decides or changes anything.
+
+let current = null;
+let goes = false;
+
+const rows = () => [...document.querySelectorAll("[data-row]")];
+
+function mark() {
+  for (const row of rows()) row.classList.toggle("at", row.id === current);
+}
+
+function move(step) {
+  const all = rows();
+  if (!all.length) return;
+  const at = all.findIndex((row) => row.id === current);
+  const row = all[at < 0 ? (step > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + step, 0), all.length - 1)];
+  current = row.id;
+  mark();
+  row.querySelector("a")?.focus();
+  row.scrollIntoView({ block: "nearest" });
+}
+
+function tick() {
+  const box = document.getElementById(current)?.querySelector("input[type=checkbox]");
+  if (box) box.checked = !box.checked;
+}
+
+function goTo(letter) {
+  const link = [...document.querySelectorAll(".top nav a")].find((one) => one.dataset.key === letter);
+  if (link) link.click();
+}
+
+function isTyping(target) {
+  return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.nodeName) && target.type !== "checkbox";
+}
+
+const KEYS = {
+  j: () => move(1),
+  k: () => move(-1),
+  x: tick,
+  g: () => { goes = true; setTimeout(() => { goes = false; }, 1500); },
+  p: () => main && hold(!held),
+  "/": () => document.querySelector("[data-filter]")?.focus(),
+  "?": () => document.getElementById("keys").showModal(),
+};
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+  if (document.querySelector("dialog[open]")) return;
+  const wanted = goes ? () => goTo(event.key) : KEYS[event.key] ?? focusOf(event.key);
+  if (goes) goes = false;
+  if (!wanted) return;
+  event.preventDefault();
+  wanted();
+}
+
+function focusOf(key) {
+  const button = [...document.querySelectorAll("[data-hotkey]")].find((one) => one.dataset.hotkey === key);
+  return button && (() => button.focus());
+}
+
+// --- Small things.
+
+function enliven(part) {
+  for (const button of part.querySelectorAll("[data-copy], [data-copy-text], [data-copy-link]")) button.hidden = false;
+  for (const box of part.querySelectorAll("[data-mark-all]")) box.hidden = false;
+}
+
+function onClick(event) {
+  const button = event.target.closest("[data-copy], [data-copy-text], [data-copy-link]");
+  if (button) copy(button);
+}
+
+function onChange(event) {
+  if (!event.target.matches("[data-mark-all]")) return;
+  for (const box of document.querySelectorAll("tbody input[name=id]")) box.checked = event.target.checked;
+}
+
+// The token of a link is in the fragment, which no server sees; from there it goes into the body of a form.
+function takeFragment() {
+  const form = document.querySelector("form[data-fragment]");
+  const token = decodeURIComponent(location.hash.slice(1));
+  if (!form || !token) return;
+  form.elements[form.dataset.fragment].value = token;
+  history.replaceState(null, "", location.pathname);
+  form.requestSubmit();
+}
+
+// What was just said is not said again when the page is loaded again.
+function forgetSaid() {
+  const url = new URL(location.href);
+  if (!url.searchParams.has("said")) return;
+  const said = document.querySelector(".said");
+  url.searchParams.delete("said");
+  url.searchParams.delete("n");
+  history.replaceState(null, "", url);
+  if (said) document.querySelector("main").before(said);
+}
+
+enliven(document);
+document.addEventListener("keydown", onKey);
+document.addEventListener("click", onClick);
+document.addEventListener("change", onChange);
+takeFragment();
+forgetSaid();
+if (main) startLive();
