@@ -105,6 +105,7 @@ async def test_lines_under_load_are_never_too_wide_nor_out_of_order_nor_stuck(
     jobs = await nothing_is_left(judge)
     assert len(jobs) == JOBS
     most = {number: log.most_held_at_once(str(number)) for number in range(HOT)}
+    assert 2 in most.values(), "nothing was held at the same time, so nothing was tried"
     assert {n: most[n] for n in range(STEADY) if most[n] > (agent(n).max_concurrency or HOT)} == {}
     assert {n: most[n] for n in range(STEADY, HOT) if n % 5 and most[n] > 3} == {}
     for number in range(0, STEADY, 2):
@@ -117,3 +118,11 @@ async def test_lines_under_load_are_never_too_wide_nor_out_of_order_nor_stuck(
     )
     print(line)
     record_property("lines", line)
+
+
+def test_a_log_tells_too_wide_lines_and_overtakers() -> None:
+    """So that the test above cannot pass by not looking."""
+    stays = [Stay("0", "a", 1, 0.0, 1.0, 3.0), Stay("0", "b", 1, 0.5, 2.0, 4.0), Stay("0", "c", 1, 3.5, 4.0, 5.0)]
+    assert Log(stays, {}).most_held_at_once("0") == 2
+    assert Log(stays, {}, [("a", 1.5)]).most_held_at_once("0") == 1
+    assert Log(stays, {}).most_held_at_once("1") == 0

@@ -47,7 +47,7 @@ class Face(Protocol):
         """What is said of a body or a query that cannot be read."""
         ...
 
-    def translate(self, error: Exception, status: int) -> tuple[int, Mapping[str, Any]]:
+    def translate(self, error: Exception, status: int, path: str) -> tuple[int, Mapping[str, Any]]:
         """The status and the document for a refusal of the engine."""
         ...
 
@@ -102,5 +102,5 @@ class FaceEndpoint(Endpoint):
             trail.code = "refused"
             return Answer(error.status, msgspec.json.encode(error.document), headers=error.headers)
         plain = refusal(error, trail)  # it also tells the log of defects
-        status, document = self._face.translate(error, plain.status)
+        status, document = self._face.translate(error, plain.status, self.path)
         return Answer(status, msgspec.json.encode(document), headers=plain.headers)

@@ -21,6 +21,7 @@ from interlock.cli.session import USAGE, exit_code
 from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
 from interlock.worker.fleet import Fleet
+from interlock.worker.log import logger
 from interlock.worker.loop import Worker
 
 app = App(name="worker", help="Run the tasks of an app.")
@@ -102,7 +103,7 @@ def serve(order: Order) -> None:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(one, tasks, order))
     except Error as error:
-        structlog.get_logger("interlock.worker").critical("worker ended", code=error.code, error=str(error))
+        logger().critical("worker ended", code=error.code, error=str(error))
         sys.exit(exit_code(error))
 
 

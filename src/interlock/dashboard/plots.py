@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from interlock.dashboard.samples import KEPT
 from interlock.domain.registry import QueueStats
 
 WIDTH: Final = 240
 HEIGHT: Final = 48
+FEWEST: Final = 30  # moments that fill the width: a younger plot begins further right
 PARTS: Final = ("in_progress", "ready", "delayed", "blocked", "waiting_for_approval", "dead_letter")
 
 
@@ -35,7 +35,7 @@ def line(values: Sequence[float], *, width: int = WIDTH, height: int = HEIGHT) -
     if len(values) < 2:
         return None
     top = max(*values, 1.0)
-    step = width / (KEPT - 1)
+    step = width / (max(len(values), FEWEST) - 1)
     left = width - step * (len(values) - 1)
     points = [f"{left + step * i:.1f},{height - 2 - (height - 4) * value / top:.1f}" for i, value in enumerate(values)]
     path = "M" + " L".join(points)

@@ -1,7 +1,7 @@
 """The line of an agent with a limit: who has a place in it, and when it is given back.
 
-Of the jobs of such an agent that are due, the first ones (by due time, then arrival) have a place. A claim grants only jobs
-that have one. A strict agent lets a job that has started keep its place until it has ended.
+Of the jobs of such an agent that are due, the first ones (by due time, then arrival) have a place. A claim grants only
+jobs that have one. A strict agent lets a job that has started keep its place until it has ended.
 """
 
 from __future__ import annotations

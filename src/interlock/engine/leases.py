@@ -36,7 +36,7 @@ class Leases:
     ) -> list[Job]:
         """Up to ask.limit jobs; with wait_seconds, wait that long for the first, or until `enough` is set.
 
-        Whoever may lose interest sets `enough` instead of cancelling: a cancelled call could leave jobs granted to nobody.
+        Whoever may lose interest sets `enough` instead of cancelling: that could leave jobs granted to nobody.
         """
         self._check(ask)
         wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)

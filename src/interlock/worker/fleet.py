@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final
 
-import structlog
+from interlock.worker.log import logger
 
 SHORTEST_LIFE_SECONDS: Final = 10.0
 FIRST_PAUSE_SECONDS: Final = 0.5
@@ -31,7 +31,7 @@ class Fleet:
         self._members: dict[SpawnProcess, float] = {}
         self._stopping = False
         self._pause = FIRST_PAUSE_SECONDS
-        self._log: Any = structlog.get_logger("interlock.worker")
+        self._log: Any = logger()
 
     def run(self) -> None:
         """Until all are done. A signal stops all of them, a second one at once."""

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
-import structlog
-
 from interlock.client.port import Client, Grant
 from interlock.domain import policy
 from interlock.domain.decide import Release
@@ -24,6 +22,7 @@ from interlock.sdk.context import Context
 from interlock.sdk.threads import Threads
 from interlock.worker.executor import execute, failure, stopped
 from interlock.worker.heart import Heart
+from interlock.worker.log import logger
 from interlock.worker.patience import Patience
 from interlock.worker.reporter import Reporter
 from interlock.worker.run import Claim, Ending, Run
@@ -69,7 +68,7 @@ class Worker:
             affinity_keys=None if affinity_keys is None else policy.any_or(list(affinity_keys), what="affinity_keys"),
             lease_seconds=lease_seconds,
         )
-        self._log: Any = structlog.get_logger("interlock.worker").bind(worker=self.name)
+        self._log: Any = logger(worker=self.name)
         self._stopping = self._at_once = False
         self._changed = asyncio.Event()
         self._claiming: asyncio.Task[list[Grant]] | None = None

@@ -58,7 +58,7 @@ class CodeqDoor:
     def unreadable(self, error: Error) -> Said:
         return refused(400, "invalid body")
 
-    def translate(self, error: Exception, status: int) -> tuple[int, Mapping[str, Any]]:
+    def translate(self, error: Exception, status: int, path: str) -> tuple[int, Mapping[str, Any]]:
         match error:
             case Malformed():
                 return 400, {"error": "invalid body"}

@@ -71,10 +71,11 @@ class MoonmindDoor:
             return refused(413, "queue_payload_too_large", str(error))
         return refused(422, "invalid_queue_payload", str(error))
 
-    def translate(self, error: Exception, status: int) -> tuple[int, Mapping[str, Any]]:
+    def translate(self, error: Exception, status: int, path: str) -> tuple[int, Mapping[str, Any]]:
         if isinstance(error, Refusal):
             return status, {"detail": {"code": error.code, "message": str(error)}}
         if isinstance(error, Error):
             status, code = code_of(error)
             return status, {"detail": {"code": code, "message": str(error)}}
-        return 500, {"detail": {"code": "queue_internal_error", "message": "something went wrong here"}}
+        code = "mcp_tool_internal_error" if path.startswith("/mcp/") else "queue_internal_error"
+        return 500, {"detail": {"code": code, "message": "something went wrong here"}}

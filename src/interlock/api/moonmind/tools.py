@@ -148,4 +148,5 @@ async def call_tool(call: Call[ToolCall, Nothing]) -> Answer:
 def _schema(takes: type[Lenient]) -> dict[str, Any]:
     """The schema of the arguments, in one piece."""
     (_,), parts = msgspec.json.schema_components([takes], ref_template="{name}")
-    return parts[takes.__name__]
+    found: dict[str, Any] = parts[takes.__name__]
+    return found

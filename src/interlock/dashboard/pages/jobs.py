@@ -14,6 +14,7 @@ from interlock.errors import Invalid, NotFound
 pages = Pages()
 
 AT_ONCE: Final = 50
+MORE: Final = ("agent", "tag", "worker", "created_after", "created_before", "parent", "stale_seconds")
 
 
 @pages.get("/jobs")
@@ -32,6 +33,7 @@ async def jobs(ask: Ask) -> View | Reply:
         statuses=list(Status),
         types=types,
         chosen=set(ask.query.all("status")),
+        narrowed=any(ask.query.one(name) for name in MORE),
     )
 
 

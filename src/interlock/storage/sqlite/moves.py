@@ -49,7 +49,7 @@ def tell(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
 
 def _move_up(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
     strict = limited(connection, tenant, {m.line for m in moves if m.line is not None})
-    freed: Counter[int] = Counter({line: 0 for line in strict})
+    freed: Counter[int] = Counter(dict.fromkeys(strict, 0))
     returned = set()
     for m in moves:
         if m.line is None or m.line not in strict or m.origin is None:

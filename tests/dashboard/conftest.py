@@ -1,0 +1,124 @@
+"""Fixtures: a served dashboard over either engine, and a real browser to look at it with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, async_playwright
+
+from interlock.api.app import create_app
+from interlock.api.options import Options
+from interlock.api.server import Server, listen, url_of
+from interlock.dashboard.app import Dashboard
+from interlock.dashboard.sessions import Sessions
+from interlock.domain.principal import ROLES, Principal, user
+from interlock.engine.destination import Outside
+from interlock.engine.engine import Engine
+from interlock.storage.contract import Store
+from interlock.storage.merged import merged
+from interlock.storage.objects.directory import Directory
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.sqlite.store import SQLiteStore
+from interlock.wire import TokenRequest
+from tests.api.rig import resolved_to_nowhere
+from tests.contract.conftest import database, place  # noqa: F401 - fixtures
+from tests.dashboard import scene
+from tests.dashboard.scene import Scene
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN, ManualClock
+
+
+class Ticks:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Board:
+    """A dashboard that is being served."""
+
+    url: str
+    engine: Engine
+    clock: ManualClock
+    ticks: Ticks
+
+    async def token(self, *roles: str, tenant: str) -> str:
+        """The text of a new token."""
+        admin = Principal(tenant, user("test"), ROLES)
+        return (await self.engine.tokens.create(admin, TokenRequest(roles=list(roles)))).text
+
+
+@pytest.fixture
+async def store(engine: str, place: str, clock: ManualClock, postgres: Postgres) -> Store:  # noqa: F811
+    """A store that is closed with the engine that is served over it."""
+    if engine == "sqlite":
+        return await SQLiteStore.open(place, clock=clock)
+    return await PostgresStore.open(postgres.dsn(place, user=APP_LOGIN), size=4, clock=clock)
+
+
+@asynccontextmanager
+async def serving(
+    store: Store, clock: ManualClock, directory: Path, *, auth: bool, tenant: str
+) -> AsyncIterator[Board]:
+    """The API and the dashboard behind one door, as `interlock serve` puts them."""
+    ticks = Ticks()
+    engine = Engine(merged(store), objects=Directory(directory), outside=Outside(resolve=resolved_to_nowhere))
+    dashboard = Dashboard(engine, auth=auth, tenant=tenant, sessions=Sessions(ticks=ticks))
+    with listen("127.0.0.1", 0) as listening:
+        server = Server(create_app(engine, Options(auth=auth, tenant=tenant), mounts=dashboard.mounts), listening)
+        task = asyncio.create_task(server.serve())
+        try:
+            yield Board(url_of(listening), engine, clock, ticks)
+        finally:
+            server.should_exit = True
+            await task
+            await engine.close()
+
+
+@pytest.fixture
+def tenant(request: pytest.FixtureRequest) -> str:
+    """A tenant of its own for each test: those of one file share a PostgreSQL database."""
+    return f"tenant-{abs(hash(request.node.nodeid)) % 10**9}"
+
+
+@pytest.fixture
+async def board(store: Store, clock: ManualClock, tmp_path: Path, tenant: str) -> AsyncIterator[Board]:
+    async with serving(store, clock, tmp_path / "artifacts", auth=False, tenant=tenant) as served:
+        yield served
+
+
+@pytest.fixture
+async def guarded(store: Store, clock: ManualClock, tmp_path: Path, tenant: str) -> AsyncIterator[Board]:
+    """The same with auth on."""
+    async with serving(store, clock, tmp_path / "artifacts", auth=True, tenant=tenant) as served:
+        yield served
+
+
+@pytest.fixture
+async def stage(board: Board, tenant: str) -> Scene:
+    return await scene.play(board.engine, tenant)
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    """A real browser; without one these tests fail, they are not skipped."""
+    found = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium")
+    assert found is not None, "the dashboard is tested in Chromium: install it, or name it in CHROMIUM_PATH"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            await browser.close()

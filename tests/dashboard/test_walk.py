@@ -1,0 +1,123 @@
+"""Every page of the table is looked at, with script and without, and none breaks, stumbles or fetches from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser
+
+from interlock.dashboard.app import pages
+from tests.dashboard import scene
+from tests.dashboard.conftest import Board
+from tests.dashboard.scene import Scene
+
+# A page that is not here fails the walk; what is downloaded is not looked at but kept.
+LOOKED_AT = {
+    "/", "/jobs", "/jobs/bulk", "/jobs/{job_id}", "/approvals", "/approvals/{gate_id}", "/approve", "/queues", "/agents",
+    "/workers", "/webhooks", "/webhooks/{id}", "/tokens", "/audit", "/sign-in",
+}  # fmt: skip
+DOWNLOADED = {"/jobs/{job_id}/values/{name}", "/jobs/{job_id}/artifacts/{artifact_id}", "/audit/export"}
+QUERIES = {"/jobs/bulk": "?action=cancel&scope=filter&status=queued", "/audit": "?verify=1"}
+
+
+def test_every_page_of_the_table_is_on_the_list() -> None:
+    assert {page.path for page in pages() if page.method == "GET"} == LOOKED_AT | DOWNLOADED
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with_script", "without_script"])
+async def test_every_page_shows_itself_and_takes_nothing_from_outside(
+    board: Board, stage: Scene, chromium: Browser, script: bool, tmp_path: Path
+) -> None:
+    context = await chromium.new_context(java_script_enabled=script)
+    page = await context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda asked: None if asked.url.startswith(board.url) else faults.append(asked.url))
+
+    for path in sorted(LOOKED_AT):
+        for job in (stage.running, stage.queued, stage.dead, stage.done, stage.waiting):
+            answer = await page.goto(board.url + stage.fill(path, job) + QUERIES.get(path, ""))
+            assert answer is not None, path
+            assert answer.status == 200, path
+            assert await page.locator("h1").count() == 1, path
+            assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth") if script else True, path
+            if "{job_id}" not in path:
+                break
+        await page.screenshot(path=tmp_path / f"{path.strip('/').replace('/', '-') or 'overview'}.png", full_page=True)
+
+    assert faults == []
+    await context.close()
+
+
+async def test_no_page_is_wider_than_a_phone(board: Board, stage: Scene, chromium: Browser) -> None:
+    context = await chromium.new_context(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    page = await context.new_page()
+
+    for path in sorted(LOOKED_AT):
+        await page.goto(board.url + stage.fill(path) + QUERIES.get(path, ""))
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 360, path
+
+
+async def test_every_field_has_a_label_and_every_button_a_name(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await (await chromium.new_context()).new_page()
+    unnamed = """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, a")]
+        .filter(one => !(one.labels?.length || one.textContent.trim() || one.getAttribute("aria-label")))
+        .map(one => one.outerHTML)"""
+
+    for path in sorted(LOOKED_AT):
+        await page.goto(board.url + stage.fill(path) + QUERIES.get(path, ""))
+        assert await page.evaluate(unnamed) == [], path
+
+
+async def test_downloads_are_kept_and_never_shown(board: Board, stage: Scene, chromium: Browser) -> None:
+    context = await chromium.new_context()
+    for path in sorted(DOWNLOADED):
+        answer = await context.request.get(board.url + stage.fill(path))
+        assert answer.status == 200, path
+        assert answer.headers["content-disposition"].startswith("attachment"), path
+        assert answer.headers["content-type"] == "application/octet-stream", path
+        assert "sandbox" in answer.headers["content-security-policy"], path
+        assert await answer.body(), path
+
+
+MARKS = (
+    "<script>document.title='xss'</script>", "<img src=//evil.example/x onerror=document.title='xss'>", "\"><svg/onload=x()>",
+    "'-alert(1)-'", "javascript:document.title='xss'", "{{7*7}}", "</textarea></title><script>x()</script>", "\u202egnp.exe",
+    "<style>@import'//evil.example'</style>", "<a href=//evil.example ping=//evil.example>", "&lt;b&gt;", "<!--", "]]>",
+    "<meta http-equiv=refresh content='0;url=//evil.example'>", "<base href=//evil.example>", "<iframe src=//evil.example>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with_script", "without_script"])
+async def test_text_from_jobs_is_inert_wherever_it_stands(
+    board: Board, tenant: str, chromium: Browser, script: bool
+) -> None:
+    marks = iter(MARKS * 20)
+    hostile = await scene.play(board.engine, tenant, lambda text: f"{text} {next(marks)}")
+    context = await chromium.new_context(java_script_enabled=script)
+    page = await context.new_page()
+    faults: list[str] = []
+    page.on("request", lambda asked: None if asked.url.startswith(board.url) else faults.append(asked.url))
+    page.on("dialog", lambda dialog: faults.append(dialog.message))
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    seen = ""
+
+    for path in sorted(LOOKED_AT):
+        for job in (hostile.running, hostile.queued, hostile.dead, hostile.done, hostile.waiting):
+            await page.goto(board.url + hostile.fill(path, job) + QUERIES.get(path, ""))
+            assert "xss" not in await page.title() or "document.title" in await page.title(), path
+            foreign = (
+                "main :is(script, img, iframe, style, meta, base, object, embed, link), main [ping], main [onerror]"
+            )
+            assert await page.locator(foreign).count() == 0, path
+            assert "\u202e" not in await page.content(), path
+            seen += await page.locator("main").inner_text() if script else await page.content()
+            if "{job_id}" not in path:
+                break
+
+    assert faults == []
+    if script:
+        shown = [text for text in hostile.texts if text.replace("\u202e", "\\u202e") in seen]
+        assert len(shown) > len(hostile.texts) // 2  # as text, to the last character

@@ -1,0 +1,196 @@
+"""MoonMind's artifacts, events and tools."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+import httpx2
+
+from tests.api.rig import Api
+from tests.faces.test_moonmind_jobs import act, claim, enqueue, refuses, running
+from tests.faces.words import NEVER, RFC3339, told
+from tests.support.stores import ManualClock
+
+BASE = "/api/queue"
+REPORT = b"\x00--edge\r\n--\xff not the end\r\n"
+
+
+def form(**fields: bytes) -> bytes:
+    """A form as a browser writes it; the file goes first, since fields may well come after it."""
+    lines = b""
+    for name, value in fields.items():
+        head = b'Content-Disposition: form-data; name="%b"' % name.encode()
+        if name == "file":
+            head += b'; filename="report.bin"\r\nContent-Type: text/plain'
+        lines += b"--edge7\r\n" + head + b"\r\n\r\n" + value + b"\r\n"
+    return lines + b"--edge7--\r\n"
+
+
+async def upload(api: Api, id: str, body: bytes, kind: str = "multipart/form-data; boundary=edge7") -> httpx2.Response:
+    return await api.http.request(
+        "POST", f"{BASE}/jobs/{id}/artifacts/upload", content=body, headers={"content-type": kind}
+    )
+
+
+async def test_a_file_is_uploaded_listed_and_read_back(api: Api) -> None:
+    id = await running(api)
+    digest = "sha256:" + hashlib.sha256(REPORT).hexdigest()
+    body = form(file=REPORT, workerId=b"w1", name=b"out/report.bin", digest=digest.encode())
+    made = told(await upload(api, id, body), 201)
+    assert RFC3339.fullmatch(made["createdAt"])
+    assert made == {
+        "id": made["id"], "jobId": id, "name": "out/report.bin", "contentType": "text/plain",
+        "sizeBytes": len(REPORT), "digest": digest, "storagePath": f"{id}/out/report.bin",
+        "createdAt": made["createdAt"],
+    }  # fmt: skip
+    assert told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": [made]}
+    got = await api.get(f"{BASE}/jobs/{id}/artifacts/{made['id']}/download")
+    assert (got.status_code, got.content) == (200, REPORT)
+    assert got.headers["content-type"] == "text/plain"
+    assert got.headers["content-disposition"] == 'attachment; filename="report.bin"'
+
+
+async def test_only_the_holder_may_upload(api: Api) -> None:
+    id = await running(api)
+    body = form(file=b"x", workerId=b"w2", name=b"a")
+    refuses(await upload(api, id, body), 409, "job_ownership_mismatch")
+    waiting = (await enqueue(api))["id"]
+    refuses(await upload(api, waiting, form(file=b"x", workerId=b"w1", name=b"a")), 409, "job_state_conflict")
+    refuses(await upload(api, NEVER, form(file=b"x", workerId=b"w1", name=b"a")), 404, "job_not_found")
+    assert told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
+
+
+async def test_a_form_that_is_not_whole_is_refused(api: Api) -> None:
+    id = await running(api)
+    whole = form(file=b"x", workerId=b"w1", name=b"a")
+    for body in (b"", whole[:-4], whole.replace(b'name="file"', b'name="data"'), form(workerId=b"w1", name=b"a"),
+                 form(file=b"x", name=b"a"), whole.replace(b'name="name"', b'name="workerId"'),
+                 form(file=b"x", workerId=b"w1", name=b"a", digest=b"md5:00"),
+                 form(file=b"x", workerId=b"w1", name=b"a", digest=b"sha256:" + b"0" * 64),
+                 form(file=b"x", workerId=b"w1", name=b"\xff")):  # fmt: skip
+        refuses(await upload(api, id, body), 422, "invalid_queue_payload")
+    refuses(await upload(api, id, whole, "application/json"), 422, "invalid_queue_payload")
+    assert told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
+
+
+async def test_a_file_that_is_too_large_is_refused(api: Api) -> None:
+    id = await running(api)
+    response = await upload(api, id, form(file=b"x" * (50 * 1024 * 1024 + 1), workerId=b"w1", name=b"a"))
+    refuses(response, 413, "artifact_too_large")
+
+
+async def test_an_artifact_that_is_not_there_is_not_found(api: Api) -> None:
+    id = await running(api)
+    refuses(await api.get(f"{BASE}/jobs/{id}/artifacts/{NEVER}/download"), 404, "artifact_not_found")
+    refuses(await api.get(f"{BASE}/jobs/{NEVER}/artifacts/{NEVER}/download"), 404, "job_not_found")
+    refuses(await api.get(f"{BASE}/jobs/{id}/artifacts?limit=501"), 422, "invalid_queue_payload")
+
+
+async def test_an_event_is_told_by_the_holder(api: Api) -> None:
+    id = await running(api)
+    body = b'{"workerId":"w1","level":"warn","message":"slow","payload":{"seconds": 9}}'
+    event = told(await act(api, id, "events", body), 201)
+    assert RFC3339.fullmatch(event["createdAt"])
+    assert event == {
+        "id": event["id"], "jobId": id, "level": "warn", "message": "slow", "payload": {"seconds": 9},
+        "createdAt": event["createdAt"],
+    }  # fmt: skip
+    bare = told(await act(api, id, "events", b'{"workerId":"w1","message":"m"}'), 201)
+    assert (bare["level"], bare["payload"]) == ("info", None)
+    for bad in (b'{"workerId":"w1"}', b'{"message":"m"}', b'{"workerId":"w1","message":"m","level":"loud"}'):
+        refuses(await act(api, id, "events", bad), 422, "invalid_queue_payload")
+
+
+async def test_events_tell_the_life_of_a_job_oldest_first_and_strictly_after_a_time(
+    api: Api, clock: ManualClock
+) -> None:
+    id = (await enqueue(api))["id"]
+    clock.advance(1)
+    await claim(api)
+    clock.advance(1)
+    told(await act(api, id, "events", b'{"workerId":"w1","message":"half way"}'), 201)
+    clock.advance(1)
+    told(await upload(api, id, form(file=b"x", workerId=b"w1", name=b"a")), 201)
+    clock.advance(1)
+    told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"broke"}'), 200)
+    items = told(await api.get(f"{BASE}/jobs/{id}/events"), 200)["items"]
+    assert [(one["level"], one["message"]) for one in items] == [
+        ("info", "Job queued"), ("info", "Job claimed"), ("info", "half way"), ("info", "Artifact uploaded"),
+        ("error", "Job failed"),
+    ]  # fmt: skip
+    assert items[-1]["payload"]["error"] == "broke"
+    after = items[2]["createdAt"]
+    rest = told(await api.get(f"{BASE}/jobs/{id}/events?after={after}"), 200)["items"]
+    assert rest == items[3:]
+    assert told(await api.get(f"{BASE}/jobs/{id}/events?limit=2"), 200)["items"] == items[:2]
+    refuses(await api.get(f"{BASE}/jobs/{id}/events?after=noon"), 422, "invalid_queue_payload")
+
+
+async def test_events_are_streamed_until_the_job_has_ended(api: Api) -> None:
+    id = await running(api)
+
+    async def read() -> list[tuple[str, Any]]:
+        async with api.http.stream("GET", f"{BASE}/jobs/{id}/events/stream") as response:
+            assert response.headers["content-type"] == "text/event-stream"
+            text = (await response.aread()).decode()
+        blocks = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if block]
+        return [(block["event"], json.loads(block["data"])) for block in blocks if "data" in block]
+
+    reading = asyncio.create_task(read())
+    told(await act(api, id, "events", b'{"workerId":"w1","message":"half way"}'), 201)
+    told(await act(api, id, "complete", b'{"workerId":"w1"}'), 200)
+    got = await asyncio.wait_for(reading, 30)
+    assert {name for name, _ in got} == {"queue_event"}
+    assert {event["message"] for _, event in got} == {"Job queued", "Job claimed", "half way", "Job completed"}
+    assert len(got) == 4
+    refuses(await api.get(f"{BASE}/jobs/{NEVER}/events/stream"), 404, "job_not_found")
+
+
+async def test_tools_are_listed_by_name_with_their_schemas(api: Api) -> None:
+    tools = told(await api.get("/mcp/tools"), 200)["tools"]
+    assert [tool["name"] for tool in tools] == [
+        "queue.cancel", "queue.claim", "queue.complete", "queue.enqueue", "queue.fail", "queue.get", "queue.heartbeat",
+        "queue.list", "queue.upload_artifact",
+    ]  # fmt: skip
+    assert all(tool["description"] and tool["inputSchema"]["type"] == "object" for tool in tools)
+    assert tools[1]["inputSchema"]["required"] == ["workerId", "leaseSeconds"]
+
+
+async def test_tools_do_what_the_routes_do(api: Api) -> None:
+    async def tool(name: bytes, arguments: bytes) -> Any:
+        response = await api.send("/mcp/tools/call", b'{"tool":"queue.%b","arguments":%b}' % (name, arguments))
+        return told(response, 200)["result"]
+
+    id = (await tool(b"enqueue", b'{"type":"t","payload":{"n":1}}'))["id"].encode()
+    assert (await tool(b"claim", b'{"workerId":"w1","leaseSeconds":60}'))["job"]["id"] == id.decode()
+    ours = b'{"jobId":"%b","workerId":"w1"' % id
+    assert (await tool(b"heartbeat", ours + b',"leaseSeconds":9}'))["status"] == "running"
+    assert (await tool(b"upload_artifact", ours + b',"name":"a","contentBase64":"eA=="}'))["sizeBytes"] == 1
+    assert (await tool(b"complete", ours + b',"resultSummary":"done"}'))["resultSummary"] == "done"
+    assert (await tool(b"get", b'{"jobId":"%b"}' % id))["status"] == "succeeded"
+    other = (await tool(b"enqueue", b'{"type":"t"}'))["id"].encode()
+    assert [job["id"].encode() for job in (await tool(b"list", b'{"limit":5}'))["items"]] == [other, id]
+    assert (await tool(b"cancel", b'{"jobId":"%b"}' % other))["status"] == "cancelled"
+    failing = (await tool(b"enqueue", b'{"type":"t"}'))["id"].encode()
+    await tool(b"claim", b'{"workerId":"w1","leaseSeconds":60}')
+    failed = await tool(b"fail", b'{"jobId":"%b","workerId":"w1","errorMessage":"x"}' % failing)
+    assert failed["status"] == "failed"
+
+
+async def test_a_tool_call_that_cannot_be_is_refused(api: Api) -> None:
+    refuses(await api.send("/mcp/tools/call", b'{"tool":"queue.burn"}'), 404, "tool_not_found")
+    for arguments in (b"{}", b"[]", b'{"jobId":1}'):
+        response = await api.send("/mcp/tools/call", b'{"tool":"queue.get","arguments":%b}' % arguments)
+        refuses(response, 422, "invalid_tool_arguments")
+    unknown = await api.send("/mcp/tools/call", b'{"tool":"queue.get","arguments":{"jobId":"%b"}}' % NEVER.encode())
+    refuses(unknown, 404, "job_not_found")
+
+
+async def test_a_tool_needs_the_role_of_its_route(guarded: Api) -> None:
+    reader = await guarded.as_role("read")
+    response = await reader.send("/mcp/tools/call", b'{"tool":"queue.enqueue","arguments":{"type":"t"}}')
+    refuses(response, 403, "worker_not_authorized")
+    refuses(await guarded.get("/mcp/tools"), 401, "worker_auth_failed")

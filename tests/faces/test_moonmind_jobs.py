@@ -1,0 +1,234 @@
+"""MoonMind's agent queue, in the bytes its clients and workers send."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+
+from tests.api.rig import Api
+from tests.faces.words import NEVER, RFC3339, told
+from tests.support.stores import ManualClock
+
+BASE = "/api/queue"
+FIELDS = [
+    "id", "type", "status", "priority", "payload", "createdByUserId", "requestedByUserId", "affinityKey", "claimedBy",
+    "leaseExpiresAt", "nextAttemptAt", "attempt", "maxAttempts", "resultSummary", "errorMessage", "artifactsPath",
+    "startedAt", "finishedAt", "createdAt", "updatedAt",
+]  # fmt: skip
+CLAIM = b'{"workerId":"w1","leaseSeconds":60}'
+
+
+def refuses(response: httpx2.Response, status: int, code: str) -> None:
+    document = told(response, status)
+    assert list(document) == ["detail"]
+    assert document["detail"]["code"] == code, document
+    assert document["detail"]["message"]
+
+
+async def enqueue(api: Api, body: bytes = b'{"type":"codex_exec","payload":{"n": 1}}') -> dict[str, Any]:
+    job: dict[str, Any] = told(await api.send(f"{BASE}/jobs", body), 201)
+    return job
+
+
+async def claim(api: Api, body: bytes = CLAIM) -> dict[str, Any] | None:
+    job: dict[str, Any] | None = told(await api.send(f"{BASE}/jobs/claim", body), 200)["job"]
+    return job
+
+
+async def running(api: Api, body: bytes = b'{"type":"codex_exec"}') -> str:
+    id = str((await enqueue(api, body))["id"])
+    job = await claim(api)
+    assert job is not None
+    assert job["id"] == id
+    return id
+
+
+async def act(api: Api, id: str, verb: str, body: bytes) -> httpx2.Response:
+    return await api.send(f"{BASE}/jobs/{id}/{verb}", body)
+
+
+async def test_a_new_job_has_every_field(api: Api) -> None:
+    job = await enqueue(api)
+    assert list(job) == FIELDS
+    assert RFC3339.fullmatch(job["createdAt"])
+    assert RFC3339.fullmatch(job["updatedAt"])
+    empty = [name for name, value in job.items() if value is None]
+    assert empty == [
+        "requestedByUserId", "affinityKey", "claimedBy", "leaseExpiresAt", "nextAttemptAt", "resultSummary",
+        "errorMessage", "artifactsPath", "startedAt", "finishedAt",
+    ]  # fmt: skip
+    assert (job["type"], job["status"], job["priority"], job["payload"]) == ("codex_exec", "queued", 0, {"n": 1})
+    assert (job["attempt"], job["maxAttempts"]) == (1, 3)
+    assert told(await api.get(f"{BASE}/jobs/{job['id']}"), 200) == job
+
+
+async def test_a_job_of_one_face_is_a_job_of_the_others(api: Api) -> None:
+    job = await enqueue(api)
+    native = await api.job(job["id"])
+    assert (native["type"], native["expiry_delay_seconds"]) == ("codex_exec", 30)
+    assert native["backoff"] == {"kind": "exponential", "base_seconds": 15, "max_seconds": 600, "multiplier": 2}
+    assert told(await api.get(f"/v1/codeq/tasks/{job['id']}"), 200)["command"] == "codex_exec"
+    made = await api.enqueue(type="native")
+    assert told(await api.get(f"{BASE}/jobs/{made['id']}"), 200)["type"] == "native"
+
+
+async def test_what_cannot_be_a_job_is_refused(api: Api) -> None:
+    for body in (b"", b"{", b"[]", b"{}", b'{"type":""}', b'{"type":"x","maxAttempts":0}', b'{"type":"x","payload":[]}',
+                 b'{"type":"x","priority":5000}', b'{"type":"x","payload":{"requiredCapabilities":"git"}}'):  # fmt: skip
+        refuses(await api.send(f"{BASE}/jobs", body), 422, "invalid_queue_payload")
+
+
+async def test_an_unknown_job_is_not_found(api: Api) -> None:
+    for id in (NEVER, "nonsense"):
+        refuses(await api.get(f"{BASE}/jobs/{id}"), 404, "job_not_found")
+        refuses(await act(api, id, "heartbeat", CLAIM), 404, "job_not_found")
+        refuses(await act(api, id, "complete", b'{"workerId":"w1"}'), 404, "job_not_found")
+        refuses(await api.get(f"{BASE}/jobs/{id}/events"), 404, "job_not_found")
+        refuses(await api.get(f"{BASE}/jobs/{id}/artifacts"), 404, "job_not_found")
+
+
+async def test_jobs_are_listed_newest_first_by_status_and_type(api: Api) -> None:
+    retrying = await running(api)
+    told(await act(api, retrying, "fail", b'{"workerId":"w1","errorMessage":"x","retryable":true}'), 200)
+    queued = (await enqueue(api))["id"]
+    other = (await enqueue(api, b'{"type":"other"}'))["id"]
+    for query, ids in (
+        ("", [other, queued, retrying]), ("?status=queued", [other, queued, retrying]), ("?status=running", []),
+        ("?type=other", [other]), ("?limit=1", [other]),
+    ):  # fmt: skip
+        items = told(await api.get(f"{BASE}/jobs{query}"), 200)["items"]
+        assert [job["id"] for job in items] == ids
+        assert all(list(job) == FIELDS and isinstance(job["payload"], dict) for job in items)
+    refuses(await api.get(f"{BASE}/jobs?status=odd"), 422, "invalid_status_filter")
+    for limit in ("0", "201", "many"):
+        refuses(await api.get(f"{BASE}/jobs?limit={limit}"), 422, "invalid_queue_payload")
+
+
+async def test_a_claimed_job_names_its_worker_and_its_lease(api: Api, clock: ManualClock) -> None:
+    assert await claim(api) is None
+    id = (await enqueue(api, b'{"type":"t","affinityKey":"session-1"}'))["id"]
+    job = await claim(api)
+    assert job is not None
+    assert (job["id"], job["status"], job["claimedBy"], job["affinityKey"]) == (id, "running", "w1", "session-1")
+    assert (await api.engine.reads.job(api.tenant, id)).lease_expires_at == clock.now + 60_000_000
+    for body in (
+        b"{}",
+        b'{"workerId":"w1"}',
+        b'{"workerId":"","leaseSeconds":5}',
+        b'{"workerId":"w1","leaseSeconds":0}',
+    ):
+        refuses(await api.send(f"{BASE}/jobs/claim", body), 422, "invalid_queue_payload")
+
+
+async def test_a_job_goes_only_to_who_has_what_it_needs(api: Api) -> None:
+    body = b'{"type":"t","payload":{"repository":"acme/site","requiredCapabilities":["git","docker"]}}'
+    id = (await enqueue(api, body))["id"]
+    native = await api.job(id)
+    assert (native["repository"], native["requires"]) == ("acme/site", ["docker", "git"])
+    assert await claim(api, b'{"workerId":"w1","leaseSeconds":5,"workerCapabilities":["git"]}') is None
+    both = b'{"workerId":"w1","leaseSeconds":5,"workerCapabilities":["git","docker","gpu"]}'
+    assert (await claim(api, both) or {})["id"] == id
+
+
+async def test_an_eligible_job_behind_a_thousand_ineligible_ones_is_claimed(api: Api) -> None:
+    for _ in range(10):
+        jobs = [{"type": "t", "priority": 5, "requires": ["gpu"], "repository": "acme/other"} for _ in range(100)]
+        api.ok(await api.post("/v1/jobs/batch", {"jobs": jobs}), 201)
+    id = (await enqueue(api, b'{"type":"t"}'))["id"]
+    assert (await claim(api) or {})["id"] == id
+
+
+async def test_a_heartbeat_extends_the_lease_until_it_is_lost(api: Api, clock: ManualClock) -> None:
+    id = await running(api)
+    clock.advance(50)
+    assert told(await act(api, id, "heartbeat", CLAIM), 200)["status"] == "running"
+    assert (await api.engine.reads.job(api.tenant, id)).lease_expires_at == clock.now + 60_000_000
+    clock.advance(61)
+    await api.engine.upkeep.sweep()
+    refuses(await act(api, id, "heartbeat", CLAIM), 409, "job_state_conflict")
+    waits = told(await api.get(f"{BASE}/jobs/{id}"), 200)
+    assert (waits["status"], waits["attempt"]) == ("queued", 2)
+    assert (await api.engine.reads.job(api.tenant, id)).run_at == clock.now + 30_000_000
+    clock.advance(30)
+    assert (await claim(api, b'{"workerId":"w2","leaseSeconds":60}') or {})["id"] == id
+    refuses(await act(api, id, "heartbeat", CLAIM), 409, "job_ownership_mismatch")
+
+
+async def test_only_the_holder_may_report(api: Api) -> None:
+    id = await running(api)
+    before = told(await api.get(f"{BASE}/jobs/{id}"), 200)
+    for verb, body in (
+        ("heartbeat", b'{"workerId":"w2","leaseSeconds":5}'), ("complete", b'{"workerId":"w2"}'),
+        ("fail", b'{"workerId":"w2","errorMessage":"x"}'), ("events", b'{"workerId":"w2","message":"x"}'),
+        ("runtime-state", b'{"workerId":"w2","runtimeState":{}}'), ("cancel/ack", b'{"workerId":"w2"}'),
+    ):  # fmt: skip
+        refuses(await act(api, id, verb, body), 409, "job_ownership_mismatch")
+    assert told(await api.get(f"{BASE}/jobs/{id}"), 200) == before
+    done = told(await act(api, id, "complete", b'{"workerId":"w1","resultSummary":"all good"}'), 200)
+    assert (done["status"], done["resultSummary"], done["claimedBy"]) == ("succeeded", "all good", None)
+    assert RFC3339.fullmatch(done["finishedAt"])
+    refuses(await act(api, id, "complete", b'{"workerId":"w1"}'), 409, "job_state_conflict")
+
+
+async def test_a_failure_is_final_unless_it_says_otherwise(api: Api) -> None:
+    id = await running(api)
+    failed = told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"no such repository"}'), 200)
+    assert (failed["status"], failed["errorMessage"]) == ("failed", "no such repository")
+    refuses(await act(api, id, "fail", b'{"workerId":"w1"}'), 422, "invalid_queue_payload")
+
+
+async def test_max_attempts_is_the_number_of_runs_and_the_delay_doubles(api: Api, clock: ManualClock) -> None:
+    id = (await enqueue(api, b'{"type":"t","maxAttempts":3}'))["id"]
+    body = b'{"workerId":"w1","errorMessage":"busy","retryable":true}'
+    for run, delay in ((1, 15), (2, 30)):
+        job = await claim(api)
+        assert job is not None
+        assert job["attempt"] == run
+        waits = told(await act(api, id, "fail", body), 200)
+        assert (waits["status"], waits["attempt"], waits["errorMessage"]) == ("queued", run + 1, "busy")
+        assert RFC3339.fullmatch(waits["nextAttemptAt"])
+        clock.advance(delay - 1)
+        assert await claim(api) is None
+        clock.advance(1)
+    assert (await claim(api) or {})["attempt"] == 3
+    assert told(await act(api, id, "fail", body), 200)["status"] == "dead_letter"
+    assert await claim(api) is None
+
+
+async def test_a_cancel_waits_for_the_worker_and_is_acknowledged(api: Api) -> None:
+    id = await running(api)
+    refuses(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 409, "job_state_conflict")
+    asked = told(await act(api, id, "cancel", b'{"reason":"not needed"}'), 200)
+    assert (asked["status"], asked["cancelReason"]) == ("running", "not needed")
+    seen = told(await act(api, id, "heartbeat", CLAIM), 200)
+    assert RFC3339.fullmatch(seen["cancelRequestedAt"])
+    assert told(await act(api, id, "cancel/ack", b'{"workerId":"w1"}'), 200)["status"] == "cancelled"
+    queued = (await enqueue(api))["id"]
+    assert told(await act(api, queued, "cancel", b""), 200)["status"] == "cancelled"
+
+
+async def test_runtime_state_is_the_checkpoint(api: Api) -> None:
+    id = await running(api)
+    for n in (1, 2):
+        told(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":{"page": %d}}' % n), 200)
+        native = await api.job(id)
+        assert (native["checkpoint"], native["checkpoint_seq"]) == ({"page": n}, n)
+    edge = json.dumps({"x": "y" * (64 * 1024 - 8)}, separators=(",", ":")).encode()
+    assert len(edge) == 64 * 1024
+    told(await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":%b}' % edge), 200)
+    for bad in (edge.replace(b"y", b"yy", 1), b"[]", b"1"):
+        response = await act(api, id, "runtime-state", b'{"workerId":"w1","runtimeState":%b}' % bad)
+        refuses(response, 422, "invalid_queue_payload")
+
+
+async def test_an_ended_job_is_resubmitted_as_a_new_one(api: Api) -> None:
+    id = await running(api, b'{"type":"t","payload":{"n":1}}')
+    refuses(await act(api, id, "resubmit", b""), 409, "job_state_conflict")
+    told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    new = told(await act(api, id, "resubmit", b""), 201)
+    assert (new["status"], new["payload"], new["attempt"]) == ("queued", {"n": 1}, 1)
+    assert (await api.job(new["id"]))["redrive_of"] == id
+    other = told(await act(api, id, "resubmit", b'{"payload":{"n":2},"priority":7}'), 201)
+    assert (other["payload"], other["priority"]) == ({"n": 2}, 7)
