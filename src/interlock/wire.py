@@ -166,9 +166,9 @@ def defaults(values: Mapping[str, Any] | None, limits: Limits = LIMITS) -> Defau
     except msgspec.ValidationError as error:
         raise invalid(error).within("/defaults") from None
     try:
-        backoff = _backoff(said.backoff)
+        backoff, attempts = _backoff(said.backoff), said.max_attempts
         return Defaults(
-            max_attempts=None if said.max_attempts is None else whole(said.max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
+            max_attempts=None if attempts is None else whole(attempts, "max_attempts", 1, MAX_ATTEMPTS),
             backoff=None if backoff is None else backoff.to_text(),
             lease_seconds=seconds(said.lease_seconds, "lease_seconds", 1, limits.lease_seconds),
             timeout_seconds=seconds(said.timeout_seconds, "timeout_seconds", 0.001, LONGEST_DELAY_SECONDS),

@@ -159,7 +159,7 @@ class Registers:
 
 
 class _Known:
-    """One tenant's registry as this process knows it; an enqueue that names an old version is refused and done again."""
+    """One tenant's registry as this process knows it; an enqueue under an old version is refused and done again."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry

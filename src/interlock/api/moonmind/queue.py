@@ -35,7 +35,7 @@ class Enqueue(Lenient, frozen=True, kw_only=True):
     """A job as a user asks for it."""
 
     type: Text
-    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     priority: int = 0
     affinity_key: str | None = None
     max_attempts: Annotated[int, Meta(ge=1)] = 3

@@ -48,7 +48,7 @@ class Agents:
         self._known: dict[tuple[str, str, str], int] = {}
 
     async def of(self, connection: Conn, tenant: str, jobs: Sequence[NewJob], make: bool) -> list[int | None]:
-        """The number of each job's agent, if it is for one; None also where the agent is unknown and must not be made."""
+        """The number of each job's agent, if it is for one; None also for an unknown one that must not be made."""
         keys = [None if j.agent_kind is None else (tenant, j.agent_kind, str(j.agent_id)) for j in jobs]
         for key in {key for key in keys if key is not None and key not in self._known}:
             no = await connection.fetchval("select interlock.ensure_agent($1, $2, $3, $4)", *key, make)

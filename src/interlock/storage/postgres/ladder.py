@@ -16,7 +16,10 @@ PACKAGE: Final = "interlock.storage.postgres"
 LOCK: Final = 7_166_011_201  # any number, the same in every version
 GIVE_WAY_SECONDS: Final = 2
 KEEP_TRYING_SECONDS: Final = 120.0
-VERBS: Final = ("lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats", "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit")
+VERBS: Final = (
+    "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
+    "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit",
+)  # fmt: skip
 
 _LADDER: Final = """
 create schema if not exists interlock;

@@ -102,8 +102,8 @@ class PostgresStore(
         f = filter
         statuses = [str(status) for status in f.statuses] or None
         rows = await self._fetch(
-            call("find_jobs", 13), tenant, statuses, f.type, *(f.agent or (None, None)), f.worker, f.stale_seconds, f.parent_id, list(f.tags), f.created_after,
-            f.created_before, f.before_seq, f.limit,
+            call("find_jobs", 13), tenant, statuses, f.type, *(f.agent or (None, None)), f.worker, f.stale_seconds,
+            f.parent_id, list(f.tags), f.created_after, f.created_before, f.before_seq, f.limit,
         )  # fmt: skip
         return sorted(map(claim.to_job, rows), key=lambda job: -job.seq)
 

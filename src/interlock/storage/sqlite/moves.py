@@ -1,4 +1,4 @@
-"""What follows from every transition on SQLite: its place in an agent's line is given back, it is counted, and announced.
+"""What follows from every transition on SQLite: a place in an agent's line is freed, it is counted, and announced.
 
 The verbs call this after they have written job and history; direct SQL has the triggers of 0010_agents.sql.
 """

@@ -108,7 +108,7 @@ class RegistryVerbs(ABC):
         return [s for s in stats if type is None or s.type == type]
 
     async def read_settled(self, tenant: str, query: Callable[[Connection], T]) -> T:
-        """Read; whoever looks first lets those jobs join their lines whose time has come, so that what is told is true."""
+        """Read, after those jobs have joined their lines whose time has come, so that what is told is true."""
 
         def read(c: Connection) -> tuple[bool, T | None]:
             ((due,),) = c.rows(_MOVES["any_line_due"], {"tenant": tenant, "now": c.read_clock()})
