@@ -76,12 +76,12 @@ async def finished(place: Place, count: int) -> None:
     try:
         await connection.execute("set session_replication_role = replica")
         await connection.execute(
-            """insert into interlock.job (tenant, id, type, status, priority, route, base, run_at, attempt, max_attempts,
-                 fence, version, releases, created_at, updated_at, started_at, run_started_at, finished_at, previous, verb,
-                 actor, created_by, requires, tags, payload)
+            """insert into interlock.job (tenant, id, type, status, priority, route, base, run_at, attempt,
+                 max_attempts, fence, version, releases, created_at, updated_at, started_at, run_started_at,
+                 finished_at, previous, verb, actor, created_by, requires, tags, payload)
                select j.tenant, gen_random_uuid(), j.type, 'succeeded', 0, j.route, j.base, j.run_at, 1, 3, 1, 3, 0,
-                 j.created_at, j.updated_at, j.updated_at, j.updated_at, j.updated_at, 'running', 'complete', 'worker:w',
-                 j.created_by, '{}', '{}', j.payload
+                 j.created_at, j.updated_at, j.updated_at, j.updated_at, j.updated_at, 'running', 'complete',
+                 'worker:w', j.created_by, '{}', '{}', j.payload
                from (select * from interlock.job where tenant = $1 limit 1) j, generate_series(1, $2::int)""",
             TENANT, count, timeout=1800,
         )  # fmt: skip

@@ -100,6 +100,7 @@ FULL: dict[str, dict[str, Any]] = {
     },
     "claim": {"types": ["a"], "worker": "w", "capabilities": ["c"], "affinity_keys": ["k"], "limit": 1, "lease_seconds": 5, "wait_seconds": 0, "claim_id": "c"},
     "complete": {"fence": 1, "worker": "w", "result": 1, "result_summary": "s", "usage": {"tokens": 1}, "artifacts": [{"name": "n", "content_base64": "eA==", "content_type": "text/plain"}]},
+    "link_artifact": {"fence": 1, "worker": "w", "name": "n", "url": "u"},
     "fail": {"fence": 1, "error": {"message": "m", "kind": "k", "details": 1}, "retryable": False, "retry_after_seconds": 1},
     "release": {"fence": 1, "delay_seconds": 1, "run_at": "2030-01-01T00:00:00Z", "children": ["x"], "reason": "r"},
     "open_approval": {"fence": 1, "prompt": "p", "details": 1, "risk": "high", "schema": {"type": "object"}, "required": 1, "on_deny": "fail", "expires_in_seconds": 60, "checkpoint": {"seq": 1, "data": 1}},

@@ -41,6 +41,7 @@ WHO: dict[str, set[str]] = {
     "POST /v1/jobs/{job_id}/steps": {"work"},
     "POST /v1/jobs/{job_id}/events": {"work"},
     "PUT /v1/jobs/{job_id}/artifacts": {"work"},
+    "POST /v1/jobs/{job_id}/artifacts": {"work"},
     "POST /v1/jobs/{job_id}/approvals": {"work"},
     "GET /v1/approvals": {"read", "approve"},
     "GET /v1/approvals/{approval_id}": {"read", "approve"},

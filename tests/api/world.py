@@ -66,6 +66,7 @@ class World:
             "save_step": {**fence, "name": "s", "occurrence": 0, "result": 1},
             "add_events": {**fence, "events": [{"message": "hi"}]},
             "complete": fence,
+            "link_artifact": {**fence, "name": "site", "url": "https://example.com"},
             "fail": {**fence, "error": {"message": "no"}},
             "release": fence,
             "acknowledge_cancel": fence,

@@ -44,11 +44,13 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
         act = chance.random()
         job: Any = chance.choice(list(held.values())) if held else None
         if act < 0.25:
-            fields = [
+            fields: list[dict[str, Any]] = [
                 {"agent_kind": "bot", "agent_id": chance.choice(AGENTS), "max_attempts": 3}
                 for _ in range(chance.randint(1, 3))
             ]
-            when = [chance.choice([{}, {}, {"delay_seconds": 3.0}, {"run_at": desk.after(-2)}]) for _ in fields]
+            when: list[dict[str, Any]] = [
+                chance.choice([{}, {}, {"delay_seconds": 3.0}, {"run_at": desk.after(-2)}]) for _ in fields
+            ]
             ids += await desk.add_all([new_job(**f, **w) for f, w in zip(fields, when, strict=True)])
         elif act < 0.30:
             await configure(chance.choice(AGENTS))
@@ -96,6 +98,7 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
 
 async def drain(desk: Desk, ids: list[str]) -> None:
     """Whatever has happened, everything can be finished: nothing is left behind."""
+    jobs: list[Job] = []
     for _ in range(500):
         for job in await desk.claim(limit=100, lease_seconds=1):
             await desk.do(complete(job))

@@ -184,9 +184,9 @@ async def test_a_task_that_does_not_run_takes_no_result(api: Api) -> None:
 async def test_a_failed_result_is_terminal(api: Api) -> None:
     id = await create(api)
     await claim(api)
-    record = told(await result(api, id, b'{"status":"FAILED","error":"no such page"}'), 200)
+    record = told(await result(api, id, b'{"status":"FAILED","error":"no such page","result":{"page":3}}'), 200)
     assert RFC3339.fullmatch(record.pop("completedAt"))
-    assert record == {"taskId": id, "status": "FAILED", "error": "no such page"}
+    assert record == {"taskId": id, "status": "FAILED", "error": "no such page", "result": {"page": 3}}
     task = told(await api.get(f"{BASE}/tasks/{id}"), 200)
     assert (task["status"], task["error"], task["lastKnownLocation"]) == ("FAILED", "no such page", "NONE")
 

@@ -125,6 +125,7 @@ async def test_events_tell_the_life_of_a_job_oldest_first_and_strictly_after_a_t
     after = items[2]["createdAt"]
     rest = told(await api.get(f"{BASE}/jobs/{id}/events?after={after}"), 200)["items"]
     assert rest == items[3:]
+    assert told(await api.get(f"{BASE}/jobs/{id}/events?after={after.removesuffix('Z')}"), 200)["items"] == rest
     assert told(await api.get(f"{BASE}/jobs/{id}/events?limit=2"), 200)["items"] == items[:2]
     refuses(await api.get(f"{BASE}/jobs/{id}/events?after=noon"), 422, "invalid_queue_payload")
 

@@ -91,6 +91,8 @@ class FaceEndpoint(Endpoint):
         given: dict[str, str] = {}
         with contextlib.suppress(ValueError):
             given = dict(parse_qsl(raw.decode("latin-1"), max_num_fields=body.MOST_PARAMETERS))
+        if "\x00" in "".join(given.values()):
+            raise self._face.unreadable(Invalid("a parameter has a NUL character"))
         known = {field.encode_name for field in msgspec.structs.fields(route.query)}
         try:
             return msgspec.convert({name: given[name] for name in known & given.keys()}, route.query, strict=False)

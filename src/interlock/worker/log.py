@@ -1,4 +1,4 @@
-"""The log of a worker: facts beside a message, through the standard library, so that a program decides where they go."""
+"""A worker's log: facts beside a message, through the standard library, so that a program decides where they go."""
 
 from __future__ import annotations
 

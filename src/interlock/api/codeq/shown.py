@@ -73,7 +73,7 @@ async def result(call: Call[Any, Any], job: Job) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "taskId": job.id,
         "status": _STATUS[job.status],
-        "result": raw(job.result),
+        "result": raw(job.result) if job.error is None else json.loads(job.error).get("details"),
         "error": error_of(job),
         "artifacts": [_artifact(one) for one in reversed(found)] or None,
         "completedAt": None if job.finished_at is None else wire.when(job.finished_at),

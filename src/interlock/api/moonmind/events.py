@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID, uuid5
 
@@ -58,6 +58,13 @@ class EventQuery(Lenient, frozen=True, kw_only=True):
     after: datetime | None = None
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
+    @property
+    def micros(self) -> int | None:
+        """The time as we count it; one without an offset is meant as UTC, as it was there."""
+        if self.after is None:
+            return None
+        return wire.instant(self.after if self.after.tzinfo else self.after.replace(tzinfo=UTC), "after")
+
 
 class Told(NamedTuple):
     """An event and when it was, which is its place in the list."""
@@ -84,7 +91,7 @@ async def append_event(call: Call[NewEvent, Nothing]) -> Answer:
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/events", roles=["read"], query=EventQuery, answers={200: None})
 async def list_events(call: Call[None, EventQuery]) -> Answer:
     """List what happened after a time, oldest first."""
-    after = wire.instant(call.query.after, "after")
+    after = call.query.micros
     found = await _Watch(call).look()
     items = [one.shown for one in found if after is None or one.at > after]
     return answer({"items": items[: call.query.limit]})
@@ -93,7 +100,7 @@ async def list_events(call: Call[None, EventQuery]) -> Answer:
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/events/stream", roles=["read"], query=EventQuery, answers={200: None})
 async def stream_events(call: Call[None, EventQuery]) -> Answer:
     """Follow what happens to a job until it has ended."""
-    after = wire.instant(call.query.after, "after")
+    after = call.query.micros
     watch = _Watch(call)
     first = await watch.look()
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from interlock.api import auth, shapes
 from interlock.api.body import declared_length, pieces_of
+from interlock.api.native.grants import Held
 from interlock.api.native.holding import as_holder
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
@@ -25,6 +26,13 @@ class Upload(Request, frozen=True, kw_only=True):
     name: str
     worker: str | None = None
     sha256: str | None = None
+
+
+class LinkRequest(Held, frozen=True, kw_only=True):
+    """A name for something elsewhere."""
+
+    name: str
+    url: str
 
 
 class _Fenced(Request, frozen=True, kw_only=True):
@@ -53,6 +61,21 @@ async def put_artifact(call: Call[None, Upload]) -> Answer:
         )
 
     return answer(artifact_to_dict(await as_holder(call, grant, act)))
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/artifacts", roles=["work"], body=LinkRequest, answers={200: shapes.Artifact}
+)  # fmt: skip
+async def link_artifact(call: Call[LinkRequest, Nothing]) -> Answer:
+    """Keep the address of something elsewhere under a name; it is never fetched, and the same name replaces."""
+    body = call.body
+
+    async def act(job_id: str, worker: str) -> Artifact:
+        return await call.engine.artifacts.link(
+            call.who.tenant, Holder(job_id, body.fence, worker), body.name, body.url
+        )
+
+    return answer(artifact_to_dict(await as_holder(call, body, act)))
 
 
 @routes.add(

@@ -1,0 +1,189 @@
+"""Every action, pressed in a real browser without script: the form, the deed, the page that comes after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser, Page
+
+from interlock.dashboard.app import pages
+from interlock.domain.approval import GateStatus
+from interlock.domain.job import Filter
+from interlock.domain.lifecycle import Status
+from interlock.domain.principal import local
+from tests.dashboard.conftest import Board
+from tests.dashboard.scene import Scene
+
+PRESSED = {
+    "/jobs/bulk", "/jobs/{job_id}/cancel", "/jobs/{job_id}/revoke", "/jobs/{job_id}/redrive", "/jobs/{job_id}/priority",
+    "/approvals/{gate_id}/decide", "/approvals/{gate_id}/link", "/approve", "/approve/decide", "/queues/{type}/pause",
+    "/queues/{type}/resume", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
+    "/tokens", "/tokens/{id}/revoke", "/sign-in", "/sign-out",
+}  # fmt: skip
+
+
+def test_every_action_of_the_table_is_pressed_somewhere() -> None:
+    assert {page.path for page in pages() if page.method == "POST"} == PRESSED
+
+
+@pytest.fixture
+async def page(chromium: Browser) -> AsyncIterator[Page]:
+    context = await chromium.new_context(java_script_enabled=False)
+    yield await context.new_page()
+    await context.close()
+
+
+async def test_a_waiting_job_gets_a_priority_and_is_cancelled(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/jobs/{stage.queued}")
+    await page.get_by_label("Priority").fill("77")
+    await page.get_by_role("button", name="Set").click()
+    assert (await board.engine.reads.job(stage.tenant, stage.queued)).priority == 77
+
+    await page.get_by_text("Cancel…").click()
+    await page.get_by_label("Reason").fill("not needed")
+    await page.get_by_role("button", name="Cancel the job").click()
+    job = await board.engine.reads.job(stage.tenant, stage.queued)
+    assert (job.status, job.cancel_reason) == (Status.CANCELLED, "not needed")
+    assert "The job is cancelled" in await page.inner_text(".said")
+    assert await page.get_by_role("button", name="Redrive").count() == 1
+
+
+async def test_a_lease_is_revoked_and_a_tree_cancelled_by_force(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/jobs/{stage.running}")
+    await page.get_by_text("Revoke the lease…").click()
+    await page.get_by_role("button", name="Revoke").click()
+    assert (await board.engine.reads.job(stage.tenant, stage.running)).worker is None
+
+    await page.get_by_text("Cancel…").click()
+    await page.get_by_label("with everything below it").check()
+    await page.get_by_role("button", name="Cancel the job").click()
+    children = await board.engine.reads.jobs(stage.tenant, Filter(parent_id=stage.running))
+    assert [child.status for child in children] == [Status.CANCELLED]
+
+
+async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_pressed(
+    board: Board, stage: Scene, page: Page
+) -> None:
+    await page.goto(f"{board.url}/jobs/{stage.dead}")
+    await page.get_by_role("button", name="Redrive").click()
+    first = page.url
+    await page.go_back()
+    await page.get_by_role("button", name="Redrive").click()
+    again = await board.engine.reads.job(stage.tenant, first.rpartition("/")[2].partition("?")[0])
+    assert again.redrive_of == stage.dead
+    assert len(await board.engine.reads.jobs(stage.tenant, Filter(type="import-feed"))) <= 3
+
+
+async def test_many_are_cancelled_after_a_page_that_says_how_many(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/jobs?type=embed-page")
+    await page.get_by_label("With").select_option("filter")
+    await page.get_by_role("button", name="Cancel…").click()
+    assert await page.inner_text("h1") == "Cancel 15 jobs?"
+    await page.get_by_role("button", name="Cancel 15 jobs").click()
+    assert await page.inner_text(".said") == "Done for 15 jobs."
+    left = await board.engine.reads.jobs(stage.tenant, Filter(type="embed-page", statuses=(Status.QUEUED,)))
+    assert left == []
+
+    await page.goto(f"{board.url}/jobs?status=dead_letter")
+    await page.locator("tbody input[type=checkbox]").first.check()
+    await page.get_by_role("button", name="Redrive…").click()
+    await page.get_by_role("button", name="Redrive 1 job").click()
+    assert await board.engine.reads.jobs(stage.tenant, Filter(type="import-feed", statuses=(Status.QUEUED,)))
+
+
+async def test_an_approver_edits_and_approves(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/approvals")
+    await page.get_by_role("link", name="Publish “What moves the sea”?").click()
+    assert await page.get_by_label("Title").input_value() == "What moves the sea"
+    await page.get_by_label("Title").fill('Tides, "explained"')
+    await page.get_by_label("audience").select_option("members")
+    await page.get_by_label("notify").check()
+    await page.get_by_role("button", name="Approve").click()
+
+    gate = await board.engine.gates.get(stage.tenant, stage.gate)
+    assert gate.status is GateStatus.APPROVED
+    expected = {"title": 'Tides, "explained"', "audience": "members", "readers": 40_000, "notify": True}
+    assert json.loads(gate.data or "") == expected
+    assert await page.inner_text(".said") == "Approved. The job goes on."
+
+
+async def test_a_link_is_minted_once_and_its_bearer_denies(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await (await chromium.new_context()).new_page()
+    sent: list[str] = []
+    page.on("request", lambda asked: sent.append(asked.url))
+    await page.goto(f"{board.url}/approvals/{stage.gate}")
+    await page.get_by_role("button", name="Make a link").click()
+    link = await page.inner_text(".secret")
+
+    await page.goto(board.url + link)
+    await page.get_by_role("button", name="Deny").wait_for()
+    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
+    await page.get_by_label("Comment").fill("not today")
+    await page.get_by_role("button", name="Deny").click()
+    await page.get_by_text("Denied.").wait_for()
+
+    gate = await board.engine.gates.get(stage.tenant, stage.gate)
+    assert (gate.status, gate.comment) == (GateStatus.DENIED, "not today")
+    token = link.partition("#")[2]
+    assert not [url for url in sent if token in url.partition("#")[0]]
+
+
+async def test_the_bearer_of_a_link_can_paste_it_without_script(board: Board, stage: Scene, page: Page) -> None:
+    minted = await board.engine.gates.mint(local(stage.tenant), stage.gate)
+    await page.goto(f"{board.url}/approve")
+    await page.get_by_label("Token of the link").fill(minted.token)
+    await page.get_by_role("button", name="Look at it").click()
+    await page.get_by_label("audience").select_option("everybody")
+    await page.get_by_role("button", name="Approve").click()
+    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.APPROVED
+
+
+async def test_a_queue_is_paused_and_resumed(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/queues")
+    card = page.locator("li.card", has=page.get_by_role("link", name="embed-page"))
+    await card.get_by_text("Pause…").click()
+    await card.get_by_label("Reason").fill("upstream is down")
+    await card.get_by_role("button", name="Pause").click()
+    queue = await board.engine.reads.queue(stage.tenant, "embed-page")
+    assert queue.pause_reason == "upstream is down"
+
+    await card.get_by_role("button", name="Resume").click()
+    assert (await board.engine.reads.queue(stage.tenant, "embed-page")).paused_at is None
+
+
+async def test_somebody_is_told_told_again_and_told_no_more(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/webhooks")
+    await page.get_by_label("Address").fill("https://receiver.example/hook")
+    await page.get_by_text("job.cancelled").check()
+    await page.get_by_role("button", name="Subscribe").click()
+    assert (await page.inner_text(".secret")).startswith("whsec_")
+    await board.engine.jobs.cancel(local(stage.tenant), stage.queued)
+
+    await page.goto(f"{board.url}/webhooks")
+    await page.get_by_role("link", name="https://receiver.example/hook").click()
+    await page.get_by_role("button", name="Send again").click()
+    assert await page.inner_text(".said") == "It will be sent again."
+
+    await page.goto(f"{board.url}/webhooks")
+    row = page.locator("tr", has=page.get_by_role("link", name="https://receiver.example/hook"))
+    await row.get_by_text("Unsubscribe…").click()
+    await row.get_by_role("button", name="Unsubscribe").click()
+    assert await page.get_by_text("https://receiver.example/hook").count() == 0
+
+
+async def test_a_token_is_shown_once_and_revoked(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/tokens")
+    await page.get_by_label("Description").fill("the night shift")
+    await page.get_by_text("operate", exact=True).check()
+    await page.get_by_role("button", name="Make it").click()
+    text = await page.inner_text(".secret")
+    assert (await board.engine.tokens.authenticate(text)).roles == {"operate"}
+
+    await page.goto(f"{board.url}/tokens")
+    assert text not in await page.content()
+    row = page.locator("tr", has_text="the night shift")
+    await row.get_by_text("Revoke…").click()
+    await row.get_by_role("button", name="Revoke").click()
+    assert "revoked" in await page.locator("tr", has_text="the night shift").inner_text()
