@@ -20,7 +20,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 FIELDS = [
     "command", "payload", "priority", "webhook", "maxAttempts", "idempotencyKey", "runAt", "delaySeconds", "tasks",
-    "commands", "leaseSeconds", "waitSeconds", "count", "extendSeconds", "reason", "status", "result", "error",
+    "commands", "leaseSeconds", "count", "extendSeconds", "reason", "status", "result", "error",
     "artifacts", "results", "limit", "before", "type", "affinityKey", "workerId", "allowedTypes", "workerCapabilities",
     "resultSummary", "errorMessage", "retryable", "message", "level", "description", "allowedRepositories",
     "allowedJobTypes", "capabilities", "tool", "arguments", "runtimeState",

@@ -128,7 +128,7 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
     db, now = connection.db, connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
     rows, bodies, history, moved = [], [], [], []
-    overtaken = set()
+    first_due: dict[int, int] = {}
     for seq, (job, route) in enumerate(zip(jobs, routes.of(connection, jobs), strict=True), first):
         run_at = now if job.run_at is None else job.run_at
         if job.delay_seconds is not None:
@@ -138,8 +138,8 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
         move = (None, "queued", "enqueue", job.created_by, 1, 0, None, None, now)
         hash = history_hash(None, tenant, job.id, 1, *move)
         line, limited = agents[job.agent_kind, str(job.agent_id)] if job.agent_kind is not None else (None, 0)
-        if line is not None and limited and run_at < now:  # it may come before one that has a place and has not started
-            overtaken.add(line)
+        if line is not None and limited:
+            first_due[line] = min(run_at, first_due.get(line, run_at))
         rows.append(
             (tenant, seq, job.id, job.priority, route.no, route.base, line, limited, run_at, job.deadline,
              job.timeout_seconds, job.max_attempts, now, job.created_by, tags)
@@ -155,6 +155,7 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
     db.executemany(_SQL["insert_job"], rows)
     db.executemany(_SQL["insert_body"], bodies)
     db.executemany(_SQL["insert_history"], history)
+    overtaken = moves.overtaken(connection, tenant, first_due)
     moves.tell(connection, tenant, moved)
     moves.deal(connection, tenant, [(line, 0) for line in overtaken])
     return int(first)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from interlock.domain.lifecycle import TERMINAL
@@ -63,6 +63,13 @@ def _move_up(connection: Connection, tenant: str, moves: Sequence[Move]) -> None
             )
     settle(connection, tenant, [(line, n) for line, n in freed.items() if line not in returned])
     deal(connection, tenant, [(line, freed[line]) for line in returned])
+
+
+def overtaken(connection: Connection, tenant: str, first_due: Mapping[int, int]) -> list[int]:
+    """Lines in which a job that has a place and does not run is due later than a new one."""
+    return [
+        line for line, due in first_due.items() if connection.rows(_SQL["placed_later"], (tenant, line, due))[0][0]
+    ]
 
 
 def limited(connection: Connection, tenant: str, lines: Iterable[int]) -> dict[int, bool]:

@@ -1,6 +1,10 @@
 -- name: count
 INSERT INTO tally VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count;
 
+-- name: placed_later
+SELECT EXISTS (SELECT 1 FROM job WHERE tenant = ? AND line = ? AND line IS NOT NULL AND blocked = 0 AND finished_at IS NULL
+  AND run_at > ? AND (status = 'queued' OR status = 'retry'));
+
 -- name: limited
 SELECT a.no, a.strict FROM json_each(:lines) l CROSS JOIN agent a ON a.tenant = :tenant AND a.no = l.value
 WHERE a.max_concurrency IS NOT NULL;

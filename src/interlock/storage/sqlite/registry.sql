@@ -36,7 +36,8 @@ SELECT EXISTS (SELECT 1 FROM job WHERE tenant = :tenant AND line = :no AND line 
 DELETE FROM agent WHERE tenant = :tenant AND no = :no;
 
 -- name: names_of_types
-SELECT type FROM route WHERE tenant = :tenant UNION SELECT type FROM queue WHERE tenant = :tenant
+SELECT r.type FROM tally y CROSS JOIN route r ON r.tenant = y.tenant AND r.no = y.base WHERE y.tenant = :tenant
+UNION SELECT type FROM queue WHERE tenant = :tenant
 UNION SELECT name FROM job_type WHERE tenant = :tenant;
 
 -- name: moved

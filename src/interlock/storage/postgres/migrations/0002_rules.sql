@@ -92,13 +92,13 @@ create function interlock.after_insert() returns trigger
 declare
   t timestamptz := interlock.clock();
   now_micros bigint := interlock.micros(interlock.clock());
-  lines boolean; past boolean;
+  lines boolean;
   nos bigint[]; limited bigint[];
 begin
   if current_tenant() is null then  -- somebody who needs no tenant to see rows
     perform set_config('interlock.tenant', n.tenant, true) from born n limit 1;
   end if;
-  select bool_or(n.line is not null), bool_or(n.line is not null and n.run_at < t) into lines, past from born n;
+  select bool_or(n.line is not null) into lines from born n;
   if lines then
     select array_agg(distinct n.line order by n.line) into nos from born n where n.line is not null;
     limited := lock_agents(nos);
@@ -116,8 +116,9 @@ begin
     raise exception 'interlock: a job names a route that does not exist' using errcode = 'foreign_key_violation';
   end if;
   if limited <> '{}' then
-    if past then  -- it may come before one that has a place and has not started
-      perform take_back_places(limited);
+    if exists (select from (select n.line, min(n.run_at) as first from born n where n.line = any(limited) group by n.line) b
+               join ready q on q.tenant = current_tenant() and q.line = b.line and not q.blocked and q.run_at > b.first) then
+      perform take_back_places(limited);  -- one comes before another that has a place and may not have started
     end if;
     perform settle_lines(limited, '{}');
   end if;

@@ -146,7 +146,7 @@ begin
     where j.tenant = p_tenant and j.id in (select w.job_id from interlock.job_await w where w.tenant = p_tenant)
       and (p_type is null or j.type = p_type) group by j.type
   ), names as (
-    select r.type from interlock.route r where r.tenant = p_tenant union select k.type from interlock.queue k where k.tenant = p_tenant
+    select m.type from moved m union select k.type from interlock.queue k where k.tenant = p_tenant
     union select y.name from interlock.job_type y where y.tenant = p_tenant
   ), sums as (
     select n.type,
