@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -77,3 +78,9 @@ async def test_progress_is_saved_under_a_fence_that_is_named(desk: Desk) -> None
     told = beat(job, fence=ANY_FENCE, events=(Event(new_id(), Level.INFO, "half way"),))
     with pytest.raises(Invalid):
         await Engine(desk.store).leases.heartbeat(desk.tenant, told)
+
+
+async def test_both_engines_mean_the_same_number() -> None:
+    for verb in ("beats", "change"):
+        text = (files("interlock.storage.postgres") / "verbs" / f"{verb}.sql").read_text()
+        assert f".fence, {ANY_FENCE})" in text

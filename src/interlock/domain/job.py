@@ -15,7 +15,8 @@ from interlock.errors import Error
 MAX_ATTEMPTS: Final = 100
 DEFAULT_MAX_ATTEMPTS: Final = 3
 MAX_RELEASES: Final = 1000
-ANY_FENCE: Final = -1  # whatever fence this worker holds: for protocols that know no fences
+# Whatever fence this worker holds: for protocols that know no fences. No grant has it, and nobody counts to it by mistake.
+ANY_FENCE: Final = -(2**62)
 
 
 class Job(NamedTuple):

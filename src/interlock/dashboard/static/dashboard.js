@@ -7,9 +7,11 @@ const KEPT_ATTRIBUTES = new Set(["open", "value", "checked", "hidden"]);
 
 // --- Live: fetch the page again and change only what differs, so that nothing jumps and nothing typed is lost.
 
+// A form answers `form.id` with its field of that name, if it has one; the attribute is always the id.
+const idOf = (node) => node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("id") : null;
+
 function same(one, other) {
-  if (one.nodeType !== other.nodeType || one.nodeName !== other.nodeName) return false;
-  return one.nodeType !== Node.ELEMENT_NODE || one.id === other.id;
+  return one.nodeType === other.nodeType && one.nodeName === other.nodeName && idOf(one) === idOf(other);
 }
 
 function morph(old, fresh) {
@@ -33,10 +35,10 @@ function morphAttributes(old, fresh) {
 }
 
 function morphChildren(old, fresh) {
-  const byId = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
+  const byId = new Map([...old.children].filter(idOf).map((child) => [idOf(child), child]));
   let at = old.firstChild;
   for (const wanted of [...fresh.childNodes]) {
-    const known = wanted.id ? byId.get(wanted.id) : null;
+    const known = byId.get(idOf(wanted));
     if (known && known !== at) {
       old.insertBefore(known, at);
       at = known;

@@ -1,4 +1,4 @@
--- Extends leases that their workers still hold (fence -1: whichever it is); what does not come back was refused.
+-- Extends leases that their workers still hold (fence -2^62: whichever it is); what does not come back was refused.
 create or replace function interlock.heartbeat(
   p_tenant text, ids uuid[], fences bigint[], workers text[], seconds double precision[]
 ) returns table (id uuid, expires_at timestamptz, cancel_requested boolean, cancel_reason text, paused boolean) language plpgsql
@@ -13,7 +13,7 @@ begin
     update interlock.lease l set heartbeat_at = t,
       expires_at = least(t + coalesce(u.seconds, l.seconds) * interval '1 second', l.run_ends_at)
     from (select * from unnest(ids, fences, workers, seconds) as u(id, fence, worker, seconds) order by u.id) u
-    where l.tenant = p_tenant and l.job_id = any(ids) and l.job_id = u.id and u.fence in (l.fence, -1) and l.worker = u.worker
+    where l.tenant = p_tenant and l.job_id = any(ids) and l.job_id = u.id and u.fence in (l.fence, -4611686018427387904) and l.worker = u.worker
     returning l.job_id, l.expires_at
   )
   select b.job_id, b.expires_at, j.cancel_requested_at is not null, j.cancel_reason,

@@ -1,4 +1,4 @@
--- Completes each job that its worker still holds (fence -1: whichever it is); what does not come back was refused.
+-- Completes each job that its worker still holds (fence -2^62: whichever it is); what does not come back was refused.
 create or replace function interlock.complete(
   p_tenant text, ids uuid[], fences bigint[], workers text[], results text[], summaries text[], usages text[], sanitizeds boolean[]
 ) returns table (id uuid, fence bigint, attempt integer, version integer, finished_at timestamptz) language plpgsql
@@ -14,7 +14,7 @@ begin
     result = u.result, result_summary = u.summary, usage = coalesce(u.usage, j.usage), sanitized = j.sanitized or u.sanitized
   from (select * from unnest(ids, fences, workers, results, summaries, usages, sanitizeds)
           as u(id, fence, worker, result, summary, usage, sanitized) order by u.id) u
-  where j.tenant = p_tenant and j.id = u.id and j.status = 'running' and u.fence in (j.fence, -1) and j.worker = u.worker
+  where j.tenant = p_tenant and j.id = u.id and j.status = 'running' and u.fence in (j.fence, -4611686018427387904) and j.worker = u.worker
   returning j.id, j.fence, j.attempt, j.version, j.finished_at;
 end $$;
 

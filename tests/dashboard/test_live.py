@@ -1,0 +1,78 @@
+"""With script a page keeps itself true: only what differs changes, and what somebody is doing is left alone."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.async_api import Browser, Page, expect
+
+from interlock.domain.principal import local
+from tests.dashboard.conftest import Board
+from tests.dashboard.scene import Scene
+
+
+async def opened(board: Board, chromium: Browser, path: str) -> Page:
+    page = await (await chromium.new_context()).new_page()
+    await page.goto(board.url + path)
+    return page
+
+
+async def test_a_list_shows_what_has_changed_without_being_loaded_again(
+    board: Board, stage: Scene, chromium: Browser
+) -> None:
+    page = await opened(board, chromium, "/jobs?type=crawl")
+    await page.evaluate("window.sameDocument = true")
+    await page.locator("tbody input[type=checkbox]").check()
+    await page.get_by_label("Type").fill("half a wo")
+
+    await board.engine.jobs.cancel(local(stage.tenant), stage.queued)
+
+    await expect(page.locator(f"#job-{stage.queued} .status")).to_have_text("cancelled")
+    assert await page.evaluate("window.sameDocument")
+    assert await page.get_by_label("Type").input_value() == "half a wo"
+    assert await page.locator("tbody input[type=checkbox]").is_checked()
+
+
+async def test_the_buttons_of_a_job_follow_its_status(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, f"/jobs/{stage.queued}")
+    await expect(page.get_by_role("button", name="Redrive")).to_have_count(0)
+    await board.engine.jobs.cancel(local(stage.tenant), stage.queued)
+    await expect(page.get_by_role("button", name="Redrive")).to_be_visible()
+
+
+async def test_what_was_opened_stays_open(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, f"/jobs/{stage.running}")
+    payload = page.get_by_role("region", name="Payload")
+    await payload.get_by_text("As text").click()
+    board.clock.advance(60)
+    await expect(page.locator("#history-1 time")).to_have_text("1 min ago")
+    await expect(payload.locator(".raw pre")).to_be_visible()
+
+
+async def test_a_held_page_stays_as_it_is_until_it_is_let_go(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, f"/jobs/{stage.queued}")
+    await page.keyboard.press("p")
+    await expect(page.locator("[data-live-switch]")).to_have_text("held")
+    board.clock.advance(60)
+    await page.keyboard.press("p")
+    await expect(page.locator("#history-1 time")).to_have_text("1 min ago")
+
+
+async def test_keys_move_and_never_decide(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, "/")
+    await page.keyboard.press("g")
+    await page.keyboard.press("j")
+    await expect(page).to_have_url(f"{board.url}/jobs")
+    await page.keyboard.press("j")
+    await page.keyboard.press("x")
+    await expect(page.locator("tbody input[type=checkbox]").first).to_be_checked()
+    await page.keyboard.press("/")
+    await expect(page.get_by_label("Type")).to_be_focused()
+
+    await page.goto(f"{board.url}/approvals")
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile(stage.gate))
+    await page.keyboard.press("y")
+    await expect(page.get_by_role("button", name="Approve")).to_be_focused()
+    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status == "open"
