@@ -193,7 +193,7 @@ def test_every_import_follows_the_table() -> None:
         ("client.http", "from interlock.engine.jobs import Jobs"),
         ("sdk.tasks", "from interlock.client.local import Local"),
         ("api.native.jobs", "from interlock.client.port import Client"),
-        ("dashboard.pages", "from interlock.wire import encode"),
+        ("dashboard.pages", "from interlock.storage.contract import Store"),
         ("kitchen.sink", "import os"),
         ("api.app", "import a_package_nobody_declared"),
     ],

@@ -15,7 +15,7 @@ from interlock.errors import Error
 MAX_ATTEMPTS: Final = 100
 DEFAULT_MAX_ATTEMPTS: Final = 3
 MAX_RELEASES: Final = 1000
-# Whatever fence this worker holds: for protocols that know no fences. No grant has it, and nobody counts to it by mistake.
+# Whatever fence this worker holds, for protocols that know no fences; no grant has it, and nobody gets it by mistake.
 ANY_FENCE: Final = -(2**62)
 
 
