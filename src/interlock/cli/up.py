@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -63,6 +64,7 @@ def up(
         settings = config.load(flags)
         if not settings.database.startswith(assemble.SQLITE):
             raise Invalid("`up` is for a SQLite file; on PostgreSQL run `serve` and `worker`", pointer="/database")
+        settings = replace(settings, faces=settings.faces or config.FACES)
         with serve.only_server_of(settings.database):
             await _up(settings, tasks)
 

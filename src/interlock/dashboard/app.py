@@ -147,6 +147,8 @@ class _Exchange:
             return self._view(answer, now) if isinstance(answer, View) else self._with_session(page, answer)
         except Unauthenticated:
             return self._to_sign_in(method, path)
+        except TimeoutError:
+            return self._refusal(408, "The form took too long to arrive.")
         except Error as error:
             return self._refusal(error.status, str(error))
         except Exception:
@@ -186,6 +188,8 @@ class _Exchange:
         async with asyncio.timeout(FORM_SECONDS):
             while True:
                 message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise Invalid("the form did not come to its end")
                 body += message.get("body", b"")
                 if len(body) > LARGEST_FORM:
                     raise TooLarge("form", len(body), LARGEST_FORM)
@@ -194,7 +198,7 @@ class _Exchange:
 
     def _view(self, view: View, now: int) -> Reply:
         who = self._who
-        n = self._query.whole("n") if self._query.one("n") else None
+        n = self._query.one("n") or ""
         said = SAID.get(self._query.one("said") or "", "")
         shown = {
             "now": now,
@@ -204,7 +208,7 @@ class _Exchange:
             "navigation": [(path, name) for path, name, role in NAVIGATION if who.may(role)],
             "here": self._scope["path"],
             "form_token": self._board._sessions.form_token(self._session),
-            "said": said.format(n=0 if n is None else n),
+            "said": said.format(n=n if n.isascii() and n.isdecimal() else 0),
             "query": self._query,
         }
         body = self._board._templates.page(view.template, shown | dict(view.shown))

@@ -13,7 +13,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from interlock import wire
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 
@@ -131,10 +130,6 @@ def size(count: int | None) -> str:
     if count < 1024:
         return f"{count} B"
     return f"{count / 1024:.1f} KiB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MiB"
-
-
-def exact(micros: int) -> str:
-    return wire.when(micros)
 
 
 def may_look(who: Principal) -> dict[str, bool]:

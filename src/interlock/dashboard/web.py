@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,6 +13,7 @@ from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
 MOST_FIELDS: Final = 2_000
+LARGEST: Final = 2**63 - 1
 LOOKS: Final = ("read",)
 
 
@@ -25,6 +27,8 @@ class Fields:
             raise Invalid(f"a form has at most {MOST_FIELDS} fields") from None
         self._values: dict[str, list[str]] = {}
         for name, value in pairs:
+            if "\x00" in value:
+                raise Invalid("a field has a character that no text here has", pointer="/")
             self._values.setdefault(name, []).append(value)
 
     def raw(self, name: str) -> str | None:
@@ -40,16 +44,22 @@ class Fields:
     def number(self, name: str) -> float | None:
         value = self.one(name)
         try:
-            return None if value is None else float(value)
+            number = None if value is None else float(value)
         except ValueError:
-            raise Invalid(f"{name} must be a number", pointer=f"/{name}") from None
+            number = math.nan
+        if number is not None and not math.isfinite(number):
+            raise Invalid(f"{name} must be a number", pointer=f"/{name}")
+        return number
 
     def whole(self, name: str) -> int | None:
         value = self.one(name)
         try:
-            return None if value is None or len(value) > 20 else int(value)
+            number = None if value is None else int(value[:20])
         except ValueError:
-            raise Invalid(f"{name} must be a whole number", pointer=f"/{name}") from None
+            number = LARGEST + 1
+        if number is not None and abs(number) > LARGEST:
+            raise Invalid(f"{name} must be a whole number", pointer=f"/{name}")
+        return number
 
     def encoded(self, *, without: Sequence[str] = (), **changed: object) -> str:
         """The same query with some of it left out or said otherwise."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from interlock import wire
 from interlock.dashboard import forms
 from interlock.dashboard.pages.overview import known_jobs
 from interlock.dashboard.values import tree
 from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
 from interlock.domain.approval import Decision, GateFilter, GateStatus
-from interlock.errors import Invalid
+from interlock.errors import Invalid, NotFound
 
 pages = Pages()
 
@@ -98,4 +99,7 @@ def _place(text: str | None) -> tuple[int, str] | None:
         return None
     if not dot or not at.isdecimal() or len(at) > 18:
         raise Invalid("there is no such page", pointer="/before")
-    return int(at), id
+    try:
+        return int(at), wire.job_id(id)
+    except NotFound:
+        raise Invalid("there is no such page", pointer="/before") from None

@@ -20,7 +20,9 @@ async def audit(ask: Ask) -> View | Reply:
     """Verify some chains when asked to, and show how far it is."""
     part = None
     if ask.query.one("verify") is not None:
-        part = await ask.engine.audit.verify_part(ask.tenant, after=ask.query.one("after"), jobs=JOBS_AT_ONCE)
+        after = ask.query.one("after")
+        place = None if after is None else wire.job_id(after)
+        part = await ask.engine.audit.verify_part(ask.tenant, after=place, jobs=JOBS_AT_ONCE)
     return show("audit.html", part=part, before=ask.query.whole("jobs") or 0)
 
 

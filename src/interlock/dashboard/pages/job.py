@@ -20,7 +20,7 @@ from interlock.errors import Forbidden, NotFound
 
 pages = Pages()
 
-VALUES: Final = ("payload", "checkpoint", "result", "error", "headers", "usage")
+VALUES: Final = ("error", "result", "payload", "checkpoint", "usage", "headers")
 MOST_CHILDREN: Final = 50
 _ORDER: Final = {"history": 0, "step": 1, "event": 2, "gate": 3}
 

@@ -1,0 +1,39 @@
+"""Whatever stands in an address or a form, the answer is a page, and no defect."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from interlock.dashboard.app import pages
+from tests.dashboard.conftest import Board
+from tests.dashboard.scene import Scene
+
+NAMES = (
+    "status", "type", "agent", "tag", "worker", "parent", "stale_seconds", "created_after", "created_before", "before",
+    "after", "kind", "id", "events_after", "verify", "jobs", "action", "scope", "said", "n", "next", "token", "reason",
+    "priority", "from", "key", "decision", "comment", "digest", "data", "url", "event", "types", "role", "worker_id",
+    "expires_in_days", "filter", "description",
+)  # fmt: skip
+POISON = (
+    "\x00", "\ud800", "'; drop table job; --", "%", "-1", "99999999999999999999999", "1e999", "nan", "0001-01-01T00:00",
+    "9999-12-31T23:59", "a/b", "/", "{{7*7}}", "x" * 250, "18446744073709551616.x", "1.x", "²",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", POISON, ids=ascii)
+async def test_odd_values_are_refused_or_shown_but_break_nothing(board: Board, stage: Scene, value: str) -> None:
+    odd = value.encode("utf-8", "surrogatepass")
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=30) as http:
+        token = (await http.get("/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]
+        for page in pages():
+            names = [name for name in NAMES if page.method == "GET" or name not in ("verify",)]
+            form = "&".join(f"{name}=" + "".join(f"%{byte:02x}" for byte in odd) for name in names)
+            for fields in (form, *(part for part in form.split("&") if page.method == "GET" and page.path == "/jobs")):
+                path = stage.fill(page.path)
+                if page.method == "GET":
+                    answer = await http.get(f"{path}?{fields}")
+                else:
+                    headers = {"content-type": "application/x-www-form-urlencoded"}
+                    answer = await http.post(path, content=f"{fields}&form_token={token}", headers=headers)
+                assert answer.status_code < 500, (page.method, page.path, answer.text[-600:])
