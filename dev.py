@@ -139,6 +139,7 @@ def check() -> int:
 def test(*, fast: bool, arguments: Sequence[str]) -> int:
     """The checks, then every test; both are run, the first failure is the answer."""
     setup()
+    browser()
     checked = 0 if fast else check()
     command = ["pytest", "-n", str(worker_count()), "--dist", "worksteal", *arguments]
     say(shlex.join(command) + (" (fast)" if fast else ""))
@@ -146,6 +147,20 @@ def test(*, fast: bool, arguments: Sequence[str]) -> int:
     if checked and not tested:
         say("tests passed, but the checks above failed")
     return checked or tested
+
+
+def browser() -> None:
+    """Have a Chromium for the tests of the pages; where we may not install one, the tests say what is missing."""
+    if os.environ.get("CHROMIUM_PATH") or shutil.which("chromium"):
+        return
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        say("no chromium here, and no right to install it: the tests of the dashboard will fail; set CHROMIUM_PATH")
+        return
+    say("installing chromium for the tests of the dashboard (Debian's package)")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    call([apt, "update", "-qq"], env=quiet)
+    call([apt, "install", "-y", "-qq", "--no-install-recommends", "chromium"], env=quiet)
 
 
 def worker_count() -> int:
