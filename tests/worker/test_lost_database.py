@@ -53,6 +53,7 @@ async def test_a_worker_outlives_the_death_of_postgresql_with_what_it_runs() -> 
 
 
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)  # PostgreSQL is its own judge of its storage
+@pytest.mark.parametrize("app", ["embedded"], indirect=True)  # a server that stops is a server that cannot be reached
 async def test_a_worker_stops_with_an_error_when_the_storage_is_broken(app: StoreApp) -> None:
     @app.task
     async def quick() -> None: ...

@@ -12,7 +12,7 @@ from interlock.errors import Error, Fatal, Fault, Invalid, Malformed, Unavailabl
 
 # What each class tells besides its sentence; where nobody says it, a blank of its type stands in.
 _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
-    errors.NotFound: {"job_id": ""},
+    errors.NotFound: {"job_id": "", "what": "job"},
     errors.LeaseLost: {"job_id": "", "fence": 0},
     errors.AlreadyFinished: {"job_id": "", "how": ""},
     errors.NotRunning: {"job_id": "", "fence": 0},

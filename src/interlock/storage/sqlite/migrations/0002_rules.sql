@@ -3,7 +3,7 @@
 
 -- Interlock's verbs write their history rows in bulk; meanwhile only_interlock_may_change_jobs() is 0. For any other change it is 1
 -- and the row is written here. The work is behind a view, since a trigger's whole body costs time even when its WHEN is false.
-CREATE TRIGGER rules_of_change AFTER UPDATE OF status, version, fence, attempt ON job
+CREATE TRIGGER rules_of_change AFTER UPDATE ON job
 WHEN NOT (
   CASE OLD.status
     WHEN 'queued' THEN NEW.status = 'running' OR NEW.status = 'cancelled' OR NEW.status = 'queued'
