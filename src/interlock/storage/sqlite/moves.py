@@ -67,9 +67,7 @@ def _move_up(connection: Connection, tenant: str, moves: Sequence[Move]) -> None
 
 def overtaken(connection: Connection, tenant: str, first_due: Mapping[int, int]) -> list[int]:
     """Lines in which a job that has a place and does not run is due later than a new one."""
-    return [
-        line for line, due in first_due.items() if connection.rows(_SQL["placed_later"], (tenant, line, due))[0][0]
-    ]
+    return [line for line, due in first_due.items() if connection.rows(_SQL["placed_later"], (tenant, line, due))[0][0]]
 
 
 def limited(connection: Connection, tenant: str, lines: Iterable[int]) -> dict[int, bool]:
