@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -121,6 +121,21 @@ async def open_engine(
         yield engine
     finally:
         await engine.close()
+
+
+def engine_of(settings: Settings, *, trust: Trust = OWN) -> AbstractAsyncContextManager[Engine]:
+    """An engine as the settings say; its background chores are up to the caller."""
+    return open_engine(
+        settings.database,
+        artifacts=settings.artifacts,
+        artifact_bytes=settings.artifact_bytes,
+        artifact_quota_bytes=settings.artifact_quota_bytes,
+        trust=trust,
+        webhooks_allow=settings.webhooks_allow,
+        retention_days=settings.retention_days,
+        strict_types=settings.strict_types,
+        implicit_agents=settings.implicit_agents,
+    )
 
 
 async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | None = None) -> Client:

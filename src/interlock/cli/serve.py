@@ -56,17 +56,7 @@ async def _serve(settings: Settings) -> None:
     keys = Outside(Allowance.of(settings.webhooks_allow))
     async with (
         _closed_in_the_end(keys),
-        assemble.open_engine(
-            settings.database,
-            artifacts=settings.artifacts,
-            artifact_bytes=settings.artifact_bytes,
-            artifact_quota_bytes=settings.artifact_quota_bytes,
-            trust=assemble.trust(settings, keys.fetch),
-            webhooks_allow=settings.webhooks_allow,
-            retention_days=settings.retention_days,
-            strict_types=settings.strict_types,
-            implicit_agents=settings.implicit_agents,
-        ) as engine,
+        assemble.engine_of(settings, trust=assemble.trust(settings, keys.fetch)) as engine,
     ):
         engine.upkeep.start()
         engine.sender.start()

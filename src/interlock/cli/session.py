@@ -56,16 +56,7 @@ def run(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) ->
     """Run a command on the engine behind the settings; errors end the process with their exit code."""
 
     async def with_engine() -> T:
-        settings = common.settings
-        async with assemble.open_engine(
-            settings.database,
-            artifacts=settings.artifacts,
-            artifact_bytes=settings.artifact_bytes,
-            artifact_quota_bytes=settings.artifact_quota_bytes,
-            webhooks_allow=settings.webhooks_allow,
-            strict_types=settings.strict_types,
-            implicit_agents=settings.implicit_agents,
-        ) as engine:
+        async with assemble.engine_of(common.settings) as engine:
             return await command(engine, common.who)
 
     return guard(common, with_engine)

@@ -73,16 +73,7 @@ def up(
 
 async def _up(settings: Settings, tasks: Tasks) -> None:
     logs.configure(level=logging.WARNING)
-    async with assemble.open_engine(
-        settings.database,
-        artifacts=settings.artifacts,
-        artifact_bytes=settings.artifact_bytes,
-        artifact_quota_bytes=settings.artifact_quota_bytes,
-        webhooks_allow=settings.webhooks_allow,
-        retention_days=settings.retention_days,
-        strict_types=settings.strict_types,
-        implicit_agents=settings.implicit_agents,
-    ) as engine:
+    async with assemble.engine_of(settings) as engine:
         engine.upkeep.start()
         engine.sender.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -19,6 +20,15 @@ class Defaults(NamedTuple):
         """These, and where they say nothing the others."""
         said = {name: value for name, value in self._asdict().items() if value is not None}
         return other._replace(**said)
+
+    def to_text(self) -> str | None:
+        """What is said, as the JSON text that is stored; None where nothing is."""
+        said = {name: value for name, value in self._asdict().items() if value is not None}
+        return json.dumps(said, separators=(",", ":")) if said else None
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Defaults:
+        return cls(**json.loads(text)) if text else cls()
 
 
 NO_DEFAULTS = Defaults()

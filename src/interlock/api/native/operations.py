@@ -14,7 +14,7 @@ from interlock.api.native.jobs import Selection
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.operations import START, Action
-from interlock.domain.presence import Presence, ask_to_dict
+from interlock.shown import worker_to_dict
 
 routes = Routes()
 
@@ -175,7 +175,7 @@ async def list_workers(call: Call[None, Page]) -> Answer:
     after = "" if at is None else str(at[0])
     found = await call.engine.workers.seen(call.who.tenant, after=after, limit=call.query.limit)
     end: list[int | str] = [one.name for one in found[-1:]]
-    return page(call, "workers", [_worker(one) for one in found], more=len(found) == call.query.limit, end=end)
+    return page(call, "workers", [worker_to_dict(one) for one in found], more=len(found) == call.query.limit, end=end)
 
 
 @routes.add("POST", "/v1/prune", roles=["admin"], body=PruneRequest, answers={200: PrunedShape})
@@ -209,14 +209,3 @@ async def verify_audit(call: Call[None, Page]) -> Answer:
 async def audit_head(call: Call[None, Nothing]) -> Answer:
     """Show one hash over the ends of all chains."""
     return answer({"head": await call.engine.reads.head()})
-
-
-def _worker(seen: Presence) -> dict[str, Any]:
-    return {
-        "name": seen.name,
-        "asks": [ask_to_dict(ask) for ask in seen.asks],
-        "first_seen_at": shown.when(seen.first_seen_at),
-        "last_seen_at": shown.when(seen.last_seen_at),
-        "running": seen.running,
-        "jobs": seen.job_ids,
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ class RegistryVerbs(ABC):
     async def set_type(self, tenant: str, type: JobType) -> JobType:
         d = type.defaults
         (row,) = await self._fetch(
-            call("set_type", 7), tenant, type.name, type.schema, list(type.requires), dump(d), d.backoff,
+            call("set_type", 7), tenant, type.name, type.schema, list(type.requires), d.to_text(), d.backoff,
             d.lease_seconds,
         )  # fmt: skip
         return _type(row)
@@ -41,7 +40,14 @@ class RegistryVerbs(ABC):
     async def set_agent(self, tenant: str, agent: Agent) -> Agent:
         d = agent.defaults
         (row,) = await self._fetch(
-            call("set_agent", 7), tenant, agent.kind, agent.id, agent.max_concurrency, agent.strict, dump(d), d.backoff
+            call("set_agent", 7),
+            tenant,
+            agent.kind,
+            agent.id,
+            agent.max_concurrency,
+            agent.strict,
+            d.to_text(),
+            d.backoff,
         )
         return _agent(row)
 
@@ -75,24 +81,19 @@ class RegistryVerbs(ABC):
         return len(tenants)
 
 
-def dump(defaults: Defaults) -> str | None:
-    """Defaults as stored; None where there is none."""
-    said = {name: value for name, value in defaults._asdict().items() if value is not None}
-    return json.dumps(said, separators=(",", ":")) if said else None
-
-
-def load(text: str | None) -> Defaults:
-    return Defaults(**json.loads(text)) if text else Defaults()
-
-
 def _type(row: Any) -> JobType:
     return JobType(
-        row["name"], row["schema"], tuple(row["requires"]), load(row["defaults"]), row["created_at"], row["updated_at"]
+        row["name"],
+        row["schema"],
+        tuple(row["requires"]),
+        Defaults.from_text(row["defaults"]),
+        row["created_at"],
+        row["updated_at"],
     )
 
 
 def _agent(row: Any) -> Agent:
     return Agent(
-        row["kind"], row["id"], row["max_concurrency"], row["strict"], load(row["defaults"]), row["implicit"],
-        row["created_at"], row["updated_at"],
+        row["kind"], row["id"], row["max_concurrency"], row["strict"], Defaults.from_text(row["defaults"]),
+        row["implicit"], row["created_at"], row["updated_at"],
     )  # fmt: skip

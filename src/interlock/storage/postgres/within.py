@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from inspect import isawaitable
@@ -63,7 +64,7 @@ async def _inside_sqlalchemy(connection: Any) -> Any:
     return connection.connection.driver_connection
 
 
-class _Caller:
+class _Caller(ABC):
     """What enqueue asks of a connection, over one that is set up in its owner's way."""
 
     def __init__(self, connection: Any) -> None:
@@ -93,8 +94,8 @@ class _Caller:
             raise
         await self.fetch(f"release savepoint {SAVEPOINT}")
 
-    async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        raise NotImplementedError
+    @abstractmethod
+    async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]: ...
 
 
 class _Asyncpg(_Caller):

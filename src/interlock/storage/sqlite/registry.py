@@ -44,7 +44,7 @@ class RegistryVerbs(ABC):
             d = type.defaults
             facts = {
                 "tenant": tenant, "name": type.name, "schema": type.schema, "requires": json.dumps(type.requires),
-                "defaults": _dump(d), "backoff": d.backoff, "lease_seconds": d.lease_seconds, "now": c.now,
+                "defaults": d.to_text(), "backoff": d.backoff, "lease_seconds": d.lease_seconds, "now": c.now,
             }  # fmt: skip
             return _type(c.rows(_SQL["set_type"], facts)[0])
 
@@ -61,14 +61,14 @@ class RegistryVerbs(ABC):
         def write(c: Connection) -> Agent:
             facts = {
                 "tenant": tenant, "kind": agent.kind, "id": agent.id, "max_concurrency": agent.max_concurrency,
-                "strict": agent.strict, "defaults": _dump(agent.defaults), "backoff": agent.defaults.backoff,
+                "strict": agent.strict, "defaults": agent.defaults.to_text(), "backoff": agent.defaults.backoff,
                 "now": c.now,
             }  # fmt: skip
             name = {"tenant": tenant, "kind": agent.kind, "id": agent.id}
             before = c.rows(_SQL["agent"], name)
             if not before:
                 c.db.execute(_ENQUEUE["make_agent"], name | {"now": c.now})
-            if (before[0][4] if before else None) != _dump(agent.defaults):
+            if (before[0][4] if before else None) != agent.defaults.to_text():
                 c.db.execute(_SQL["raise_registry"], {"tenant": tenant})
             c.db.execute(_SQL["set_agent"], facts)
             return _agent(c.rows(_SQL["agent"], name)[0])
@@ -201,20 +201,11 @@ def _minutes_ago(now: int, minutes: int) -> int:
     return now - minutes * moves.MINUTE
 
 
-def _dump(defaults: Defaults) -> str | None:
-    said = {name: value for name, value in defaults._asdict().items() if value is not None}
-    return json.dumps(said, separators=(",", ":")) if said else None
-
-
 def _type(row: Sequence[Any]) -> JobType:
     name, schema, requires, defaults, created_at, updated_at = row
-    return JobType(name, schema, tuple(json.loads(requires)), _load(defaults), created_at, updated_at)
+    return JobType(name, schema, tuple(json.loads(requires)), Defaults.from_text(defaults), created_at, updated_at)
 
 
 def _agent(row: Sequence[Any]) -> Agent:
     kind, id, limit, strict, defaults, implicit, created_at, updated_at, *_ = row
-    return Agent(kind, id, limit, bool(strict), _load(defaults), bool(implicit), created_at, updated_at)
-
-
-def _load(text: str | None) -> Defaults:
-    return Defaults(**json.loads(text)) if text else Defaults()
+    return Agent(kind, id, limit, bool(strict), Defaults.from_text(defaults), bool(implicit), created_at, updated_at)
