@@ -43,20 +43,31 @@ class Stay(NamedTuple):
     gave: float
 
 
+class Cut(NamedTuple):
+    """An attempt to take a job from whoever holds it: at some moment between `began` and `answered`, under whatever grant there was then."""
+
+    id: str
+    began: float
+    answered: float
+
+
 @dataclass(frozen=True)
 class Log:
     """What several processes wrote down."""
 
     stays: Sequence[Stay]
     acknowledged: dict[str, float]  # when the enqueue of a job was answered
-    cuts: Sequence[tuple[str, float]] = ()  # jobs that somebody else began to take away, and when
+    cuts: Sequence[Cut] = ()
 
     def held(self) -> list[Stay]:
-        """The stays, each no longer than until the first attempt to take it away."""
+        """The stays, each no longer than until the first attempt that may have taken it away."""
         cuts = defaultdict(list)
-        for id, at in self.cuts:
-            cuts[id].append(at)
-        return [s._replace(gave=min([s.gave, *(at for at in cuts[s.id] if at >= s.asked)])) for s in self.stays]
+        for cut in self.cuts:
+            cuts[cut.id].append(cut)
+        return [
+            stay._replace(gave=min([stay.gave, *(cut.began for cut in cuts[stay.id] if cut.answered >= stay.asked)]))
+            for stay in self.stays
+        ]
 
     def most_held_at_once(self, agent: str) -> int:
         """A lower bound: what is told to be held was running, but not the other way round."""
@@ -75,7 +86,7 @@ class Log:
 
         Only jobs that were granted once, and that nobody took away; the first was asked for when the second was known to be there.
         """
-        taken_away = {id for id, _ in self.cuts}
+        taken_away = {cut.id for cut in self.cuts}
         jobs_by_id = {job.id: job for job in jobs if job.fence == 1 and job.id not in taken_away}
         line = [(stay, jobs_by_id[stay.id]) for stay in self.stays if stay.agent == agent and stay.id in jobs_by_id]
         return [
@@ -121,7 +132,7 @@ def some_end(dice: random.Random, job: Job, worker: str) -> Order | None:
     if chance < 0.93:
         return Cancel(job.id, "user:x", force=True)
     if chance < 0.96:
-        return Revoke(job.id, "user:x")
+        return Revoke(job.id, "user:x", below=job.fence + 1)
     return Fail(*grant, ERROR, retryable=False) if chance < 0.985 else None
 
 

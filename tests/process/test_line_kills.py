@@ -7,10 +7,11 @@ import random
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from interlock.domain.decide import Complete, Expire, Order
+from interlock.domain.decide import Cancel, Complete, Expire, Order
 from interlock.domain.policy import ClaimAsk
 from interlock.errors import Unavailable
 from interlock.storage.contract import Store
@@ -18,6 +19,7 @@ from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge
 from tests.process.lines import (
     HOT,
+    Cut,
     Log,
     Stay,
     agent,
@@ -53,7 +55,8 @@ async def work(store: Store, name: str, tell: Callable[[Any], None]) -> None:
             await moment(dice, 0.005)
             orders: list[Order] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
             gave = min(clock(), asked + LEASE_SECONDS)
-            tell([Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs])
+            stays = [Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
+            tell((stays, [Cut(order.id, clock(), inf) for order in orders if isinstance(order, Cancel)]))
             await store.carry_out(TENANT, orders)
 
 
@@ -70,6 +73,7 @@ class Shift:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.stays: list[Stay] = []
+        self.cuts: list[Cut] = []
         self.started = 0
         self.members: list[Member] = []
         for _ in range(WORKERS):
@@ -83,7 +87,9 @@ class Shift:
         """What it has told until now; a message it died over is none."""
         with suppress(EOFError, OSError):
             while member.pipe.poll(0):
-                self.stays += member.pipe.recv()
+                stays, cuts = member.pipe.recv()
+                self.stays += stays
+                self.cuts += cuts
 
     async def at_work(self) -> None:
         """Until somebody has been granted something from now on."""
@@ -102,6 +108,9 @@ class Shift:
         member.wait()
         self.hear(member)
         member.close()
+
+    def log(self) -> Log:
+        return Log(self.stays, {}, self.cuts)
 
     def close(self) -> None:
         while self.members:
@@ -122,14 +131,13 @@ async def finish_what_is_left(judge: Judge) -> None:
     await until(all_ended, "every job has ended")
 
 
-async def judged(judge: Judge, stays: list[Stay]) -> None:
+async def judged(judge: Judge, log: Log) -> None:
     """Right after the last death, and when all is done."""
     await check_used(judge)
     await finish_what_is_left(judge)
     await nothing_is_left(judge)
     await check_used(judge)
     await judge.check(histories=False, integrity=True)
-    log = Log(stays, {})
     most = {number: log.most_held_at_once(str(number)) for number in range(HOT)}
     assert {n: held for n, held in most.items() if held > (agent(n).max_concurrency or HOT)} == {}
 
@@ -152,7 +160,7 @@ async def test_killed_workers_leave_no_place_taken_and_none_given_twice(
         shift.close()
     if judge.place.engine == "postgres":
         await orphans_gone(judge)
-    await judged(judge, shift.stays)
+    await judged(judge, shift.log())
     line = f"{judge.place.engine}: {KILLS} workers killed, {len(shift.stays)} grants"
     print(line)
     record_property("line_kills", line)
@@ -180,6 +188,6 @@ async def test_the_death_of_postgresql_leaves_no_place_taken_and_none_given_twic
         judge = Judge(place, store, server.dsn(TEMPLATE))
         try:
             await orphans_gone(judge)
-            await judged(judge, shift.stays)
+            await judged(judge, shift.log())
         finally:
             await store.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from interlock.domain.decide import Cancel, Expire, Order, Revoke
-from interlock.domain.job import Filter
+from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.registry import Agent
@@ -19,6 +19,7 @@ from tests.process.lines import (
     HOT,
     KIND,
     STEADY,
+    Cut,
     Log,
     Stay,
     agent,
@@ -41,10 +42,18 @@ PATIENCE: Final = 50.0  # seconds, after which what has not ended is stuck
 Property = Callable[[str, object], None]
 
 
-async def work(store: Store, name: str) -> list[Stay]:
+async def carry_out(store: Store, orders: list[Order]) -> list[Cut]:
+    """Those that name no grant, and so may hit the next one, are cuts."""
+    began = clock()
+    await store.carry_out(TENANT, orders)
+    return [Cut(order.id, began, clock()) for order in orders if isinstance(order, Cancel | Revoke)]
+
+
+async def work(store: Store, name: str) -> tuple[list[Stay], list[Cut]]:
     """Claim, hold for a moment and finish in some way, until all jobs have ended."""
     dice = random.Random(name)
     stays: list[Stay] = []
+    cuts: list[Cut] = []
     end = clock() + PATIENCE
     while clock() < end and await ended(store) < JOBS:
         for due in await store.due_leases(100):
@@ -59,8 +68,8 @@ async def work(store: Store, name: str) -> list[Stay]:
             orders: list[Order] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
             gave = min(clock(), asked + LEASE_SECONDS)
             stays += [Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
-            await store.carry_out(TENANT, orders)
-    return stays
+            cuts += await carry_out(store, orders)
+    return stays, cuts
 
 
 async def feed(store: Store) -> dict[str, float]:
@@ -75,10 +84,10 @@ async def feed(store: Store) -> dict[str, float]:
     return acknowledged
 
 
-async def steer(store: Store) -> list[tuple[str, float]]:
-    """Change limits, and take jobs away from whoever holds them; which, and when that began."""
+async def steer(store: Store) -> list[Cut]:
+    """Change limits, and take jobs away from whoever holds them."""
     dice = random.Random("steer")
-    cuts: list[tuple[str, float]] = []
+    cuts: list[Cut] = []
     end = clock() + PATIENCE
     while clock() < end and await ended(store) < JOBS:
         number = dice.randrange(STEADY, HOT)
@@ -86,9 +95,8 @@ async def steer(store: Store) -> list[tuple[str, float]]:
         await store.set_agent(TENANT, Agent(KIND, str(number), limit, dice.random() < 0.5))
         running = await store.find(TENANT, Filter((Status.RUNNING,), limit=20))
         for job in dice.sample(running, min(len(running), 2)):
-            cuts.append((job.id, clock()))
             force = Cancel(job.id, "user:y", force=True)
-            await store.carry_out(TENANT, [force if dice.random() < 0.3 else Revoke(job.id, "user:y")])
+            cuts += await carry_out(store, [force if dice.random() < 0.3 else Revoke(job.id, "user:y")])
         await moment(dice, 0.1)
     return cuts
 
@@ -100,8 +108,10 @@ async def test_lines_under_load_are_never_too_wide_nor_out_of_order_nor_stuck(
     with Crew(judge.place, WORKERS + 2) as crew:
         answers = crew.race((feed,), (steer,), *((work, f"w{n}") for n in range(WORKERS)))
     assert not [answer for answer in answers if isinstance(answer, Failed)]
-    acknowledged, cuts, *stays = answers
-    log = Log([stay for some in stays for stay in some], acknowledged, cuts)
+    acknowledged, cuts, *worked = answers
+    log = Log(
+        [stay for stays, _ in worked for stay in stays], acknowledged, [*cuts, *(c for _, own in worked for c in own)]
+    )
     jobs = await nothing_is_left(judge)
     assert len(jobs) == JOBS
     most = {number: log.most_held_at_once(str(number)) for number in range(HOT)}
@@ -124,5 +134,20 @@ def test_a_log_tells_too_wide_lines_and_overtakers() -> None:
     """So that the test above cannot pass by not looking."""
     stays = [Stay("0", "a", 1, 0.0, 1.0, 3.0), Stay("0", "b", 1, 0.5, 2.0, 4.0), Stay("0", "c", 1, 3.5, 4.0, 5.0)]
     assert Log(stays, {}).most_held_at_once("0") == 2
-    assert Log(stays, {}, [("a", 1.5)]).most_held_at_once("0") == 1
+    assert Log(stays, {}, [Cut("a", 1.5, 1.6)]).most_held_at_once("0") == 1
+    assert Log(stays, {}, [Cut("b", 0.1, 0.6)]).most_held_at_once("0") == 1, (
+        "begun under an older grant, it may end this one"
+    )
+    assert Log(stays, {}, [Cut("b", 0.1, 0.4)]).most_held_at_once("0") == 2, "answered before this grant was asked for"
     assert Log(stays, {}).most_held_at_once("1") == 0
+
+
+def test_a_log_tells_who_started_too_early() -> None:
+    """The one of seq 1 was known before the one of seq 2 was asked for, and yet it started later."""
+    blank = Job._make([None] * len(Job._fields))
+    jobs = [blank._replace(id=id, seq=seq, run_at=0, fence=1) for seq, id in enumerate("ab", 1)]
+    stays = [Stay("0", "b", 1, 1.0, 1.1, 2.0), Stay("0", "a", 1, 2.0, 2.1, 3.0)]
+    assert Log(stays, {"a": 0.5, "b": 0.5}).overtakers("0", jobs) == [("b", "a")]
+    assert Log(stays, {"a": 1.5, "b": 0.5}).overtakers("0", jobs) == [], "nobody could know of it yet"
+    assert Log(stays, {"a": 0.5, "b": 0.5}, [Cut("a", 0.6, 0.7)]).overtakers("0", jobs) == [], "somebody sent it back"
+    assert Log(stays, {"a": 0.5, "b": 0.5}).overtakers("1", jobs) == []
