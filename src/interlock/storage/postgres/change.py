@@ -25,9 +25,14 @@ from interlock.domain.job import Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.postgres import approvals, beats, edits, history
-from interlock.storage.postgres.connection import Conn, call
+from interlock.storage.postgres.connection import Conn, array_literal, call
 from interlock.storage.turns import turns
 
+# An array that goes as one text is encoded at once; as an array the driver would look at every element.
+_COMPLETE: Final = (
+    "select * from interlock.complete($1, $2::text::uuid[], $3::text::bigint[], $4::text::text[], $5::text::text[], "
+    "$6::text::text[], $7::text::text[], $8::text::boolean[])"
+)
 _ENDINGS: Final = (Complete, Fail, Release, CancelAck, OpenGate)
 Answer = Receipt | Refused
 
@@ -47,19 +52,28 @@ async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
 
 async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -> list[Answer]:
     """The hot finish: one call; only what did not come back costs more."""
-    columns = zip(
-        *((o.id, o.fence, o.worker, o.result, o.result_summary, o.usage, o.sanitized) for o in orders), strict=True
-    )
-    rows = await connection.fetch(
-        "select id, fence, attempt, version, finished_at from interlock.complete($1, $2, $3, $4, $5, $6, $7, $8)",
-        tenant,
-        *columns,
-    )
+    ids, fences, workers, results, summaries, usages, sanitizeds, _ = zip(*orders, strict=True)
+    row = await connection.fetchrow(
+        _COMPLETE, tenant, _array(ids), _array(fences), array_literal(workers), _texts(results), _texts(summaries),
+        _texts(usages), _array(sanitizeds),
+    )  # fmt: skip
+    assert row is not None
+    *columns, at = row
     done = {
-        id: Receipt(id, fence, Status.SUCCEEDED, attempt, version, None, at) for id, fence, attempt, version, at in rows
+        ids[position - 1]: Receipt(ids[position - 1], fence, Status.SUCCEEDED, attempt, version, None, at)
+        for position, fence, attempt, version in zip(*(column or () for column in columns), strict=True)
     }
     refused = await _explain(connection, tenant, [o for o in orders if o.id not in done])
     return [done.get(o.id) or refused[o.id] for o in orders]
+
+
+def _array(values: Sequence[object]) -> str:
+    """Values whose text needs no quotes."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _texts(values: Sequence[str | None]) -> str | None:
+    return None if all(value is None for value in values) else array_literal(values)
 
 
 async def _explain(connection: Conn, tenant: str, orders: Sequence[Ending]) -> dict[str, Answer]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
-from interlock.errors import Error, Indeterminate, Unavailable
+from interlock.errors import Error, Indeterminate, TenantMoved, Unavailable
+from interlock.storage.postgres.nodes import Nodes
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -21,8 +23,10 @@ else:
 OLDEST_SERVER: Final = 150_000
 EPOCH_2000: Final = 946_684_800_000_000
 COMMAND_SECONDS: Final = 30.0
+TENANT_MOVED: Final = "IL002"
 KEEP_TRYING_SECONDS: Final = 10.0
 
+_ADD_TO_LOG: Final = "select pg_logical_emit_message(true, 'interlock', '')"
 _RETRY: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _NOT_NOW: Final = (
     asyncpg.TooManyConnectionsError,
@@ -31,7 +35,6 @@ _NOT_NOW: Final = (
     asyncpg.QueryCanceledError,
     asyncpg.DiskFullError,
     asyncpg.OutOfMemoryError,
-    asyncpg.ReadOnlySQLTransactionError,
 )
 _LOST: Final = (
     asyncpg.PostgresConnectionError,
@@ -70,22 +73,27 @@ async def reset(connection: asyncpg.Connection[asyncpg.Record]) -> None:
 
 
 class Link:
-    """A pool that survives the loss of its connections."""
+    """A pool that survives the loss of its connections, and of the node they led to."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
-        self.pool = pool
+    def __init__(self, dsn: str, *, size: int) -> None:
+        self._nodes = Nodes(dsn)
+        self._doubts = 0
+        self._settled = 0
+        self.pool = asyncpg.create_pool(
+            dsn, connect=self._connect, min_size=0, max_size=size, init=prepare, reset=reset,
+            command_timeout=COMMAND_SECONDS,
+        )  # fmt: skip
 
     @classmethod
     async def open(cls, dsn: str, *, size: int) -> Link:
+        link = cls(dsn, size=size)
         try:
-            pool = await asyncpg.create_pool(
-                dsn, min_size=1, max_size=size, init=prepare, reset=reset, command_timeout=COMMAND_SECONDS, timeout=10
-            )
+            await link._try_out()
         except (*_NOT_NOW, *_LOST) as error:
             raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
         except asyncpg.PostgresError as error:
             raise Unavailable(f"PostgreSQL refused the connection: {error}") from error
-        return cls(pool)
+        return link
 
     async def run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T:
         """The answer of the verb.
@@ -100,23 +108,58 @@ class Link:
             started = False
             try:
                 async with self.pool.acquire(timeout=KEEP_TRYING_SECONDS) as connection:
+                    await self._settle(connection)
                     started = True
                     return await verb(connection)
             except Error:
                 raise
+            except asyncpg.ReadOnlySQLTransactionError as error:
+                meaning: Error = Unavailable(f"PostgreSQL takes no writes here any more: {error}")
+                await self.pool.expire_connections()  # whoever led now follows; another node leads
             except _RETRY as error:
-                meaning: Error = Unavailable(f"PostgreSQL could not serialise this change: {error}")
+                meaning = Unavailable(f"PostgreSQL could not serialise this change: {error}")
             except _NOT_NOW as error:
                 meaning = Unavailable(f"PostgreSQL cannot do this now: {error}")
             except _LOST as error:
+                self._doubts += 1
                 if started and not repeatable:
                     raise Indeterminate("the connection broke; the change may or may not have happened") from error
                 lost = Indeterminate if started else Unavailable
                 meaning = lost(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}")
+            except asyncpg.PostgresError as error:
+                if error.sqlstate == TENANT_MOVED:
+                    raise TenantMoved from error
+                raise
             if loop.time() + pause > deadline:
                 raise meaning
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
+
+    async def _try_out(self) -> None:
+        try:
+            await self.pool
+            async with self.pool.acquire():
+                pass
+        except BaseException:
+            self.pool.terminate()
+            raise
+
+    async def _connect(self, dsn: str | None = None, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
+        connection = await self._nodes.connect(**options)
+        self._doubts += 1
+        return connection
+
+    async def _settle(self, connection: Conn) -> None:
+        """After a crash or a cut, wait until all that can be read here is wherever commits have to be.
+
+        A commit that was cut short while it waited for the standbys can be read all the same. Nobody must build on it
+        before they have it, as a repeated call would that finds its work done. This commit comes back after they have.
+        """
+        doubts = self._doubts
+        if doubts != self._settled:
+            with contextlib.suppress(asyncpg.DiskFullError):  # writes will fail by themselves, reads need not
+                await connection.execute(_ADD_TO_LOG, timeout=KEEP_TRYING_SECONDS)
+            self._settled = doubts
 
     async def close(self) -> None:
         try:
@@ -125,15 +168,18 @@ class Link:
             self.pool.terminate()
 
 
-def array_literal(values: tuple[str, ...]) -> str:
-    """Names as the text of a PostgreSQL array."""
-    if not values:
-        return "{}"
-    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
-    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
+def array_literal(values: Sequence[str | None]) -> str:
+    """Texts as the text of a PostgreSQL array."""
+    return "{" + ",".join("NULL" if value is None else _quoted(value) for value in values) + "}"
+
+
+def _quoted(text: str) -> str:
+    if "\\" in text or '"' in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 @lru_cache
-def call(function: str, arguments: int) -> str:
+def call(function: str, arguments: int, *, columns: str = "*") -> str:
     """The statement that calls one of our functions."""
-    return f"select * from interlock.{function}({', '.join(f'${i}' for i in range(1, arguments + 1))})"
+    return f"select {columns} from interlock.{function}({', '.join(f'${i}' for i in range(1, arguments + 1))})"

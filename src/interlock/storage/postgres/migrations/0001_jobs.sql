@@ -126,6 +126,7 @@ create table interlock.job (
   actor                text        not null,
   reason               text,
   metadata             text,
+  webhook              text,
   cancel_reason        text,
   error                text,
   created_by           text        not null,
@@ -140,7 +141,6 @@ create table interlock.job (
   backoff              text,
   headers              text,
   traceparent          text,
-  webhook              text,
   requested_by         text,
   result               text,
   result_summary       text,
@@ -157,7 +157,7 @@ create table interlock.job (
   constraint running_has_started check (status <> 'running' or (started_at is not null and run_started_at is not null)),
   constraint attempt_within_max check (attempt between 1 and max_attempts and max_attempts <= 100),
   constraint priority_in_range check (priority between -1000 and 1000)
-) with (fillfactor = 70);
+) with (fillfactor = 45);
 create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
 create unique index job_seq on interlock.job (tenant, seq);
 create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;

@@ -1,21 +1,24 @@
--- Completes each job that its worker still holds (fence -2^62: whichever it is); what does not come back was refused.
+-- Completes each job that its worker still holds (fence -2^62: whichever it is); what is not named in the answer was refused.
+-- Arrays come and go as wholes, texts of which there is none as null: a value of its own for each job is dear to a client.
 create or replace function interlock.complete(
-  p_tenant text, ids uuid[], fences bigint[], workers text[], results text[], summaries text[], usages text[], sanitizeds boolean[]
-) returns table (id uuid, fence bigint, attempt integer, version integer, finished_at timestamptz) language plpgsql
+  p_tenant text, ids uuid[], p_fences bigint[], workers text[], results text[], summaries text[], usages text[], sanitizeds boolean[],
+  out positions integer[], out fences bigint[], out attempts integer[], out versions integer[], out at timestamptz
+) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
-declare
-  t timestamptz := interlock.clock();
 begin
+  at := interlock.clock();
   perform set_config('interlock.tenant', p_tenant, true);
-  return query
-  update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
-    finished_at = t, updated_at = t, verb = 'complete', actor = 'worker:' || j.worker, reason = null, metadata = null, error = null,
-    result = u.result, result_summary = u.summary, usage = coalesce(u.usage, j.usage), sanitized = j.sanitized or u.sanitized
-  from (select * from unnest(ids, fences, workers, results, summaries, usages, sanitizeds)
-          as u(id, fence, worker, result, summary, usage, sanitized) order by u.id) u
-  where j.tenant = p_tenant and j.id = u.id and j.status = 'running' and u.fence in (j.fence, -4611686018427387904) and j.worker = u.worker
-  returning j.id, j.fence, j.attempt, j.version, j.finished_at;
+  with done as (
+    update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
+      finished_at = at, updated_at = at, verb = 'complete', actor = 'worker:' || j.worker, reason = null, metadata = null, error = null,
+      result = u.result, result_summary = u.summary, usage = coalesce(u.usage, j.usage), sanitized = j.sanitized or u.sanitized
+    from (select * from unnest(ids, p_fences, workers, results, summaries, usages, sanitizeds) with ordinality
+            as u(id, fence, worker, result, summary, usage, sanitized, position) order by u.id) u
+    where j.tenant = p_tenant and j.id = u.id and j.status = 'running' and u.fence in (j.fence, -4611686018427387904) and j.worker = u.worker
+    returning u.position, j.fence, j.attempt, j.version)
+  select array_agg(d.position), array_agg(d.fence), array_agg(d.attempt), array_agg(d.version)
+  into positions, fences, attempts, versions from done d;
 end $$;
 
 -- How a failed job is tried again: as it says itself, else its agent, else its type.

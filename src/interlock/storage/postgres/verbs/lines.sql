@@ -29,8 +29,8 @@ create or replace function interlock.must_line_up(p_tenant text, p_line bigint) 
   $$ select p_line is not null and exists
        (select from agent a where a.tenant = p_tenant and a.no = p_line and a.max_concurrency is not null and not a."strict") $$;
 
--- Gives back the freed places (a line stands in p_freed once for each) and hands free ones to the heads of the lines. Each statement
--- sees what the one before has done; the agents are locked by the caller.
+-- Gives back the freed places (a line stands in p_freed once for each) and hands free ones to the heads of the lines; the agents
+-- are locked by the caller.
 create or replace function interlock.settle_lines(p_lines bigint[], p_freed bigint[]) returns void language plpgsql
   set search_path = interlock, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off as $$
 declare
@@ -48,16 +48,13 @@ begin
   ), placed as (
     update ready q set blocked = false from heads where q.ctid = heads.at
   )
-  update agent a set used = open.used + coalesce(h.n, 0)
-  from open left join (select no, count(*)::integer as n from heads group by no) h on h.no = open.no
-  where a.tenant = current_tenant() and a.no = open.no and a.used <> open.used + coalesce(h.n, 0);
-
-  -- Where places are left, the next job joins when it is due: the claim and the sweep look here for it.
-  update agent a set next_due = d.due
-  from (select a.no, case when a.used < a.max_concurrency then
-          (select q.run_at from ready q where q.tenant = a.tenant and q.line = a.no and q.blocked order by q.run_at limit 1) end as due
-        from agent a where a.tenant = current_tenant() and a.no = any(p_lines)) d
-  where a.tenant = current_tenant() and a.no = d.no and a.next_due is distinct from d.due;
+  -- Where places are left, no job that is due waits: the next one joins when it is, and the claim and the sweep look here for it.
+  update agent a set used = s.used, next_due = s.due
+  from (select open.no, open.used + coalesce(h.n, 0) as used, case when open.free > coalesce(h.n, 0) then (
+          select q.run_at from ready q where q.tenant = current_tenant() and q.line = open.no and q.blocked and q.run_at > t
+          order by q.run_at limit 1) end as due
+        from open left join (select no, count(*)::integer as n from heads group by no) h on h.no = open.no) s
+  where a.tenant = current_tenant() and a.no = s.no and (a.used <> s.used or a.next_due is distinct from s.due);
 end $$;
 
 -- Takes back the places of jobs that have not started under them (a claim that is taking one right now keeps it); settle_lines
