@@ -1,0 +1,1 @@
+"""The Model Context Protocol: the native API as tools for agents."""

@@ -1,0 +1,122 @@
+"""The arguments of a tool as the text they came in, so that the native API judges what was sent, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from interlock.domain.text import mend_text
+from interlock.errors import Invalid, Malformed
+
+SEAL: Final = "interlock"
+CALL: Final = "tools/call"
+CANCELLED: Final = "notifications/cancelled"
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_READER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+
+Fields = dict[str, str]  # JSON text by name
+
+
+class Message(NamedTuple):
+    """A message of a client, as far as it has to be known before it is answered."""
+
+    text: str  # to be read by the library, which would round numbers and stumble over odd text
+    method: str | None = None
+    id: str | None = None  # JSON text
+    cancels: str | None = None  # the id of the request that is not waited for any more
+
+
+def message(text: str) -> Message:
+    """What a client says, with the arguments of a call sealed; what is no single message is left to the library."""
+    try:
+        said = members(text)
+        method = json.loads(said.get("method", "null"))
+        if method == CANCELLED:
+            return Message(text, method, cancels=members(said["params"]).get("requestId"))
+        if method != CALL:
+            return Message(text, method if isinstance(method, str) else None, said.get("id"))
+        params = members(said["params"])
+        if "arguments" in params and params["arguments"].startswith("{"):
+            params["arguments"] = json.dumps({SEAL: params["arguments"]})
+        return Message(together(said | {"params": together(params)}), method, said.get("id"))
+    except (ValueError, KeyError, RecursionError, Malformed):
+        return Message(text)
+
+
+def unsealed(arguments: Mapping[str, Any] | None) -> Fields:
+    """The arguments of a call by name, as they were sent."""
+    given = arguments or {}
+    sealed = given.get(SEAL)
+    text = sealed if len(given) == 1 and isinstance(sealed, str) else json.dumps(given)
+    try:
+        return members(text)
+    except (ValueError, RecursionError):
+        raise Malformed("the arguments are not a JSON object that can be read") from None
+
+
+def together(fields: Mapping[str, str]) -> str:
+    """An object of the texts of its members."""
+    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in fields.items()) + "}"
+
+
+def members(text: str) -> Fields:
+    """The text of every member of an object; a name that comes twice is refused."""
+    _, end = _READER.raw_decode(text, _after_space(text, 0))
+    if _after_space(text, end) != len(text):
+        raise ValueError("there is more than one value")
+    found: Fields = {}
+    for name, value in _walk(text):
+        if name in found:
+            raise Malformed(f"arguments have a duplicate key at /{json.dumps(name)[1:-1]}", pointer=f"/{name}")
+        found[name] = value
+    return found
+
+
+def scalar(fields: Fields, name: str) -> str | None:
+    """A plain value as text; None where it was not given or is null."""
+    texts = scalars(fields, name)
+    if len(texts) > 1:
+        raise Invalid(f"{name} must be one value", pointer=f"/{name}")
+    return texts[0] if texts else None
+
+
+def path_part(fields: Fields, name: str) -> str:
+    """A value that has its place in a path, where it must not mean another path."""
+    value, _ = mend_text(scalar(fields, name) or "")
+    if not value:
+        raise Invalid(f"{name} is missing", pointer=f"/{name}")
+    if value in (".", "..") or "\x00" in value:
+        raise Invalid(f"{name} cannot be {json.dumps(value)}", pointer=f"/{name}")
+    return value
+
+
+def scalars(fields: Fields, name: str) -> list[str]:
+    """A plain value or a list of such, as text, for a place where there is room for nothing else."""
+    value = _READER.decode(fields.get(name, "null"))
+    found = value if isinstance(value, list) else [] if value is None else [value]
+    if any(isinstance(one, (dict, list)) or one is None for one in found):
+        raise Invalid(f"{name} must be a plain value", pointer=f"/{name}")
+    return [json.dumps(one) if isinstance(one, bool) else str(one) for one in found]
+
+
+def _walk(text: str) -> Iterator[tuple[str, str]]:
+    """The members of an object that is known to be well-formed."""
+    at = _after_space(text, 0)
+    if text[at] != "{":
+        raise ValueError("this is not an object")
+    at = _after_space(text, at + 1)
+    while text[at] != "}":
+        name, at = _READER.raw_decode(text, at)
+        start = _after_space(text, _after_space(text, at) + 1)
+        _, end = _READER.raw_decode(text, start)
+        yield name, text[start:end]
+        at = _after_space(text, end)
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()

@@ -1,0 +1,131 @@
+"""What tools are made of: requests of the native API, answered in this process or by a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import urlencode
+
+from interlock.api import problems
+from interlock.api.endpoint import TRAIL, Endpoint
+from interlock.api.headers import Headers
+from interlock.api.routes import JSON, Route
+from interlock.api.service import Service, Trail
+from interlock.wire import new_id
+
+NOBODY: Final = 499  # whoever asked has gone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A request of the native API."""
+
+    route: Route
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Sequence[tuple[str, str]] = ()
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    wait_seconds: float = 0.0
+    repeatable: bool = True  # whether it may be sent again when nobody knows what became of it
+
+
+class Reply(NamedTuple):
+    """What the native API says to it; a refusal is a problem document."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_refusal(self) -> bool:
+        return self.status >= 400
+
+
+def refused(error: Exception) -> Reply:
+    return Reply(problems.status_of(error), problems.headers(error), problems.encoded(error))
+
+
+class Native(Protocol):
+    """The native API, wherever it is."""
+
+    async def ask(self, ask: Ask) -> Reply: ...
+
+
+class Inside:
+    """The native API of this process, for one caller; what was begun is brought to its end, whoever has left."""
+
+    def __init__(self, service: Service, *, headers: Mapping[str, str] | None = None, peer: str = "") -> None:
+        self._service = service
+        self._headers = headers or {}
+        self._peer = peer
+        self._under_way: set[asyncio.Task[Reply]] = set()
+
+    async def ask(self, ask: Ask) -> Reply:
+        """The answer. Whoever is cancelled here counts as gone: a claim that waits for them hands back what it gets."""
+        gone = asyncio.Event()
+        answering = asyncio.create_task(self._answer(ask, gone))
+        self._under_way.add(answering)
+        answering.add_done_callback(self._under_way.discard)
+        try:
+            return await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
+
+    async def settled(self) -> None:
+        """Nothing is under way any more."""
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _answer(self, ask: Ask, gone: asyncio.Event) -> Reply:
+        bodies = iter([ask.body or b""])
+
+        async def receive() -> dict[str, Any]:
+            for body in bodies:
+                return {"type": "http.request", "body": body, "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        collected = _Collected()
+        seat = self._service.admission.enter()
+        trail = Trail(new_id(), ask.route.method, seat, headers=self._said(ask), body_is_here=True)
+        scope = {
+            "method": ask.route.method,
+            "path_params": ask.path,
+            "query_string": encoded_query(ask.query).encode(),
+            "client": (self._peer, 0),
+            TRAIL: trail,
+        }
+        try:
+            await Endpoint(self._service, ask.route.path, [ask.route]).handle(scope, receive, collected.send)
+        finally:
+            seat.leave()
+        return Reply(collected.status, collected.headers, b"".join(collected.pieces))
+
+    def _said(self, ask: Ask) -> Headers:
+        headers = {**self._headers, **ask.headers}
+        if ask.body is not None:
+            headers |= {"content-type": JSON, "content-length": str(len(ask.body))}
+        return Headers((name.encode(), value.encode("latin-1")) for name, value in headers.items())
+
+
+def encoded_query(query: Sequence[tuple[str, str]]) -> str:
+    """Parameters as they stand in an address; what is no text cannot be meant."""
+    return urlencode(query, errors="replace")
+
+
+class _Collected:
+    """An answer as it is sent."""
+
+    def __init__(self) -> None:
+        self.status = NOBODY
+        self.headers: dict[str, str] = {}
+        self.pieces: list[bytes] = []
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode("latin-1") for name, value in message["headers"]}
+        else:
+            self.pieces.append(message["body"])

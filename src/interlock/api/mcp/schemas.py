@@ -1,0 +1,116 @@
+"""What tools take, as JSON Schema: the shapes of the native API, written out and explained field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from interlock.api.routes import Route
+from interlock.api.schemas import Schemas
+
+REF: Final = "#/components/schemas/"
+
+# One meaning for one name, whichever tool takes it.
+SAYS: Final[Mapping[str, str]] = {
+    "affinity_key": "only a worker that names this key gets the job",
+    "affinity_keys": "keys whose jobs this worker takes besides those without a key; * for any",
+    "agent": "whom the job is for; in a list, as kind/id",
+    "approval_id": "the id of the approval",
+    "artifact_id": "the id of one artifact",
+    "artifacts": "small files (content_base64) or links (url) to keep with the job",
+    "backoff": "how long to wait between tries",
+    "capabilities": "what this worker can do",
+    "cascade": "also the jobs below it",
+    "checkpoint": "progress to save along with this call",
+    "claim_id": "a name for this claim; the same again gets the same jobs while they run",
+    "comment": "a remark that is kept with the decision",
+    "created_after": "RFC 3339 time with an offset",
+    "created_before": "RFC 3339 time with an offset",
+    "cursor": "next_cursor of the page before",
+    "data": "any JSON value",
+    "deadline": "RFC 3339 time after which no run starts",
+    "decision": "approve or deny",
+    "delay_seconds": "start no earlier than in so many seconds",
+    "details": "any JSON that helps people decide",
+    "digest": "the digest that was shown",
+    "error": "message, and perhaps kind and details",
+    "events": "messages about progress for people",
+    "expires_in_seconds": "how long people have",
+    "expiry_delay_seconds": "pause before the next try after a lost lease",
+    "fence": "lease.fence of the claim",
+    "force": "do not wait for the worker",
+    "headers": "strings by name that go with the job",
+    "idempotency_key": "the same key and job again add nothing",
+    "job": "the id of the job",
+    "job_id": "the id of the job",
+    "lease_seconds": "how long the job is kept without a heartbeat",
+    "length": "how many bytes to read at most",
+    "limit": "how many at most",
+    "max_attempts": "how many tries in all",
+    "name": "the name of one artifact",
+    "offset": "from which byte on",
+    "on_deny": "what a denial does: fail the job, or resume it with the decision",
+    "parent": "the id of the job above",
+    "parent_id": "the id of the job above",
+    "payload": "any JSON value for the worker",
+    "priority": "higher first, -1000 to 1000",
+    "prompt": "what people are asked",
+    "reason": "why, for the history",
+    "repository": "only workers of this repository get the job",
+    "requested_by": "who wanted this, in free words",
+    "required": "how many people have to approve",
+    "requires": "capabilities that a worker must have",
+    "result": "any JSON value",
+    "result_summary": "the result in a sentence",
+    "retry_after_seconds": "earliest next try, as when a provider said so",
+    "retryable": "whether another try makes sense",
+    "risk": "how much is at stake, in a word",
+    "run_at": "RFC 3339 time before which no run starts",
+    "schema": "JSON Schema of data that whoever approves may give",
+    "seq": "number of this checkpoint, higher than the last",
+    "stale_seconds": "only running jobs without a heartbeat for so long",
+    "status": "only with this status",
+    "tag": "only with all of these tags",
+    "tags": "words to find the job by",
+    "timeout_seconds": "longest time of one run",
+    "traceparent": "W3C trace context",
+    "type": "what kind of job; names its queue",
+    "types": "only these types; any if absent",
+    "usage": "numbers by name, as tokens or cost, summed over runs",
+    "wait_seconds": "how long to wait, up to 60",
+    "webhook": "URL that is told when the job has ended",
+    "worker": "the worker's name, where one credential has several",
+}
+
+
+def schema_of(route: Route, path: Sequence[str]) -> dict[str, Any]:
+    """What a route takes: the names in its path, and the fields of its body or query."""
+    shapes = Schemas()
+    name = shapes.of(route.body or route.query)["$ref"].removeprefix(REF)
+    shape = _written_out(shapes.components[name], shapes.components)
+    return taking(dict.fromkeys(path, _TEXT) | shape["properties"], [*path, *shape.get("required", ())])
+
+
+def taking(properties: Mapping[str, Mapping[str, Any]], required: Sequence[str] = ()) -> dict[str, Any]:
+    """An object with these members and no others."""
+    said = {name: {**shape, "description": SAYS[name]} for name, shape in properties.items()}
+    return {"type": "object", "properties": said, "required": list(required), "additionalProperties": False}
+
+
+def one_of(name: str) -> dict[str, Any]:
+    """A single text that may be left out."""
+    return taking({name: {"type": ["string", "null"]}})
+
+
+_TEXT: Final = {"type": "string"}
+
+
+def _written_out(shape: Any, components: Mapping[str, Any]) -> Any:
+    """A schema without references: models read it as it stands."""
+    if isinstance(shape, list):
+        return [_written_out(one, components) for one in shape]
+    if not isinstance(shape, dict):
+        return shape
+    if "$ref" in shape:
+        return _written_out(components[shape["$ref"].removeprefix(REF)], components)
+    return {name: _written_out(one, components) for name, one in shape.items()}

@@ -1,0 +1,131 @@
+"""Messages on standard input and output, for one client that has started this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+
+from interlock.api.mcp.arguments import message
+from interlock.api.mcp.native import Native
+from interlock.api.mcp.server import server_for
+
+LAST_ANSWERS_SECONDS: Final = 30.0  # for what is under way when the input ends
+READ_BYTES: Final = 64 * 1024
+
+
+async def serve(native: Native, roles: frozenset[str], stop: asyncio.Event) -> None:
+    """Answer until the input ends or it is time to stop, and then what came before; the event tells of both."""
+    server = server_for(native, roles)
+    open_requests = _OpenRequests()
+    lines: Any = _Lines(sys.stdin.fileno(), open_requests, stop)
+    async with stdio_server(stdin=lines) as (reading, writing):
+        answers = _Answers(writing, open_requests)
+        await server.run(reading, answers, server.create_initialization_options())
+
+
+class _OpenRequests:
+    """The requests that have no answer yet."""
+
+    def __init__(self) -> None:
+        self._ids: set[int | str] = set()
+        self._all_answered = asyncio.Event()
+
+    def begins(self, id: str) -> None:
+        with contextlib.suppress(ValueError, TypeError):
+            self._ids.add(json.loads(id))
+
+    def ends(self, id: int | str | None) -> None:
+        if id is not None:
+            self._ids.discard(id)
+        if not self._ids:
+            self._all_answered.set()
+
+    async def answered(self) -> None:
+        while self._ids:
+            self._all_answered.clear()
+            await self._all_answered.wait()
+
+
+class _Lines:
+    """The lines of a client. They are read by a thread that nobody has to wait for when it is time to stop."""
+
+    def __init__(self, fd: int, open_requests: _OpenRequests, stop: asyncio.Event) -> None:
+        self._fd = fd
+        self._open = open_requests
+        self._stop = stop
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        loop = asyncio.get_running_loop()
+        lines: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
+
+        def read() -> None:
+            try:
+                for line in _lines(self._fd):
+                    asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+                asyncio.run_coroutine_threadsafe(lines.put(None), loop).result()
+            except (RuntimeError, asyncio.CancelledError):
+                return  # the loop has ended, and so does everything
+
+        threading.Thread(target=read, name="interlock-mcp-input", daemon=True).start()
+        while (line := await self._next(lines)) is not None:
+            said = message(line.decode(errors="replace"))
+            if said.id is not None:
+                self._open.begins(said.id)
+            if said.cancels is not None:
+                self._open.ends(json.loads(said.cancels))
+            yield said.text
+        self._stop.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                await self._open.answered()
+
+    async def _next(self, lines: asyncio.Queue[bytes | None]) -> bytes | None:
+        """The next line; None if there is none, or if it is time to stop."""
+        coming, stopping = asyncio.create_task(lines.get()), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return coming.result() if coming.done() else None
+        finally:
+            coming.cancel()
+            stopping.cancel()
+
+
+def _lines(fd: int) -> Iterator[bytes]:
+    """Without a buffer of the interpreter, which could not end while a thread is in there."""
+    rest = b""
+    while piece := os.read(fd, READ_BYTES):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+class _Answers:
+    """The way to the client, on which every answer is seen."""
+
+    def __init__(self, stream: Any, open_requests: _OpenRequests) -> None:
+        self._stream = stream
+        self._open = open_requests
+
+    async def send(self, item: SessionMessage) -> None:
+        await self._stream.send(item)
+        self._open.ends(getattr(item.message, "id", None))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> _Answers:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: Any) -> None:
+        await self._stream.__aexit__(*exception)

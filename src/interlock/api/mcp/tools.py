@@ -1,0 +1,210 @@
+"""The tools: each a request of the native API under a name and a description that agents understand."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from interlock.api.mcp import artifacts
+from interlock.api.mcp.arguments import Fields, path_part, scalar, scalars, together
+from interlock.api.mcp.native import Ask, Native, Reply
+from interlock.api.mcp.schemas import one_of, schema_of
+from interlock.api.native import approvals, claims, finishes, heartbeats, jobs, operations, progress, queues, results
+from interlock.api.native.table import routes
+from interlock.api.routes import Handler, Route
+from interlock.errors import Forbidden
+
+Act = Callable[[Native, Fields], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """Something an agent can do, and who may."""
+
+    name: str
+    title: str
+    description: str
+    act: Act
+    schema: Mapping[str, Any]
+    roles: frozenset[str]  # one of these is enough
+    never_with: frozenset[str] = frozenset()
+    only_looks: bool = False
+    may_be_repeated: bool = True
+    may_destroy: bool = False
+
+    def is_for(self, roles: frozenset[str]) -> bool:
+        return bool(roles & self.roles) and not roles & self.never_with
+
+    def check(self, roles: frozenset[str]) -> None:
+        """Refuse whoever has not got the roles for it, or has one that does not go with it."""
+        if wrong := sorted(roles & self.never_with):
+            raise Forbidden(f"{self.name} is not for whoever has the role {' or '.join(wrong)}")
+        if not roles & self.roles:
+            raise Forbidden(f"{self.name} needs the role {' or '.join(sorted(self.roles))}")
+
+
+def route_of(handler: Handler) -> Route:
+    """The route that a function of the native API serves."""
+    return next(route for route in routes() if route.handler is handler)
+
+
+def request(route: Route, fields: Fields, *, repeatable: bool = True) -> Ask:
+    """Arguments as a request: those that the path names go there, the others into the body or the query."""
+    names = path_names(route)
+    path = {name: path_part(fields, name) for name in names}
+    rest = {name: value for name, value in fields.items() if name not in names}
+    wait = _wait_seconds(rest)
+    if route.body is not None:
+        body = together(rest).encode()
+        return Ask(route=route, path=path, body=body, wait_seconds=wait, repeatable=repeatable)
+    query = [(name, value) for name in rest for value in scalars(rest, name)]
+    return Ask(route=route, path=path, query=query, wait_seconds=wait, repeatable=repeatable)
+
+
+def path_names(route: Route) -> list[str]:
+    return [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+
+
+def _wait_seconds(fields: Fields) -> float:
+    """How long the answer may be kept waiting; whether it is a number at all is judged elsewhere."""
+    try:
+        return min(max(float(fields.get("wait_seconds", "0")), 0.0), 60.0)
+    except ValueError:
+        return 0.0
+
+
+def _plain(handler: Handler, *, key: str | None = None) -> Act:
+    """A tool that is one request; with a key, it is the key that makes it safe to send it twice."""
+    route = route_of(handler)
+
+    async def act(native: Native, fields: Fields) -> Reply:
+        return await native.ask(request(route, fields, repeatable=key is None or key in fields))
+
+    return act
+
+
+async def _enqueue(native: Native, fields: Fields) -> Reply:
+    route = route_of(jobs.enqueue)
+    reply = await native.ask(request(route, fields, repeatable="idempotency_key" in fields))
+    if reply.headers.get("idempotent-replay") != "true":
+        return reply
+    return reply._replace(body=b'{"replayed":true,' + reply.body[1:])
+
+
+async def _queue_stats(native: Native, fields: Fields) -> Reply:
+    handler = queues.list_queues if scalar(fields, "type") is None else queues.get_queue
+    asked = {name: value for name, value in fields.items() if value != "null"}
+    return await native.ask(request(route_of(handler), asked))
+
+
+def _tool(
+    name: str,
+    handler: Handler,
+    title: str,
+    description: str,
+    *,
+    act: Act | None = None,
+    schema: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Tool:
+    route = route_of(handler)
+    return Tool(
+        name=name,
+        title=title,
+        description=description,
+        act=act or _plain(handler),
+        schema=schema or schema_of(route, path_names(route)),
+        roles=route.roles | route.on_condition,
+        only_looks=route.method == "GET",
+        **more,
+    )
+
+
+TOOLS: Final[Sequence[Tool]] = (
+    _tool(
+        "enqueue_job", jobs.enqueue, "Add a job",
+        "Add a job to the queue of its type, for a worker to run now or later. Give an idempotency_key to be able to "
+        "repeat the call: the same key and arguments answer the job that is there, marked replayed.",
+        act=_enqueue, may_be_repeated=False,
+    ),
+    _tool(
+        "get_job", jobs.get_job, "Look at a job",
+        "Show one job: status, payload, lease, attempts, checkpoint, result and error.",
+    ),
+    _tool(
+        "list_jobs", jobs.list_jobs, "List jobs",
+        "List jobs, newest first, without payloads. Go on with next_cursor while there is one.",
+    ),
+    _tool(
+        "wait_for_job", results.wait_for_result, "Wait for a job to end",
+        "Wait up to 60 seconds for a job to end. Answers the whole job if it has (succeeded, failed, dead_letter or "
+        "cancelled), else only its id, status and location: then call again.",
+    ),
+    _tool(
+        "cancel_job", jobs.cancel, "Cancel a job",
+        "Stop a job: at once if it does not run, else its worker is asked to stop. force takes the job away from its "
+        "worker now; cascade stops the jobs below it too.",
+        may_destroy=True,
+    ),
+    _tool(
+        "explain_job", operations.explain_job, "Explain why a job does not run",
+        "Name what keeps a job from running: no worker for it, its agent is busy, its type is paused, it is due "
+        "later, it waits for approval or for other jobs.",
+    ),
+    _tool(
+        "list_approvals", approvals.list_approvals, "List approvals",
+        "List what jobs have asked people to decide, newest first, with prompt, details, risk, digest and votes.",
+    ),
+    _tool(
+        "queue_stats", queues.get_queue, "Count jobs",
+        "Count the jobs of one type, or of every type: ready, delayed, blocked, in progress, waiting for approval, "
+        "dead letters, and how old the oldest ready one is.",
+        act=_queue_stats, schema=one_of("type"),
+    ),
+    _tool(
+        "get_artifact", artifacts.ROUTE.handler, "Read an artifact",
+        "List the artifacts of a job, or read one by name or id: text as text, anything else as base64, a part at a "
+        "time for a large one.",
+        act=artifacts.get, schema=artifacts.SCHEMA,
+    ),
+    _tool(
+        "claim_job", claims.claim, "Take on a job",
+        "Lease the best job that is due and that this worker may have, waiting for one up to wait_seconds; jobs is "
+        "empty if there is none. Keep lease.fence: every later call about the job needs it. Then work, call "
+        "heartbeat_job before lease.expires_at, and end with complete_job, fail_job or request_approval. steps, "
+        "checkpoint and approval tell what earlier runs have left.",
+        act=_plain(claims.claim, key="claim_id"), may_be_repeated=False,
+    ),
+    _tool(
+        "heartbeat_job", heartbeats.heartbeat, "Keep a job",
+        "Extend the lease of a job that is being worked on; events tell people of progress. If the answer says "
+        "cancel_requested, stop and call fail_job; if it is lease_lost, the job is somebody else's: stop.",
+    ),
+    _tool(
+        "checkpoint_job", progress.save_checkpoint, "Save progress",
+        "Save progress that survives a crash, a retry and an approval: one free JSON value, with a seq that is higher "
+        "each time. The next claim of the job gets it.",
+    ),
+    _tool(
+        "complete_job", finishes.complete, "Report success",
+        "Report that a claimed job is done, with its result. The same report again gets the same receipt.",
+    ),
+    _tool(
+        "fail_job", finishes.fail, "Report failure",
+        "Report that a claimed job failed. It is tried again later while attempts are left, unless retryable is "
+        "false. The same report again gets the same receipt.",
+    ),
+    _tool(
+        "request_approval", approvals.open_approval, "Ask people",
+        "Let a claimed job wait until people approve or deny. The lease ends with this call; after the decision the "
+        "job is claimed again, and that claim carries the approval.",
+        may_be_repeated=False,
+    ),
+    _tool(
+        "decide_approval", approvals.decide, "Decide an approval",
+        "Approve or deny what a job has asked. Give the digest from list_approvals so that the decision holds for "
+        "exactly what was shown.",
+        never_with=frozenset({"work"}), may_destroy=True,
+    ),
+)  # fmt: skip

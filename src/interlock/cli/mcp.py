@@ -1,0 +1,135 @@
+"""`interlock mcp`: the tools for agents on standard input and output, on a database or in front of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import msgspec
+from cyclopts import App, Parameter
+
+from interlock import assemble
+from interlock.api.faces import need_mcp
+from interlock.api.mcp.native import Ask, Inside, Native, Reply, refused
+from interlock.api.options import Options
+from interlock.api.routes import JSON
+from interlock.api.service import Service
+from interlock.cli import logs
+from interlock.cli.session import Common, guard, token_of
+from interlock.client.http_calls import Answer, Call, Calls
+from interlock.domain.principal import ROLES
+from interlock.errors import Error, Invalid, Unavailable
+
+app = App(name="mcp")
+NOTHING = Common()
+PATIENCE_SECONDS: Final = 20.0  # less than clients wait for a tool
+
+
+@app.default
+def mcp(
+    *,
+    role: Annotated[tuple[str, ...], Parameter(help="offer only what this role may do; several times")] = (),
+    server: Annotated[str | None, Parameter(help="do it on this server, not on a database")] = None,
+    token_file: Annotated[Path | None, Parameter(help="file with the token for it; else INTERLOCK_TOKEN")] = None,
+    common: Common = NOTHING,
+) -> None:
+    """Serve tools for agents (MCP) on standard input and output, until the input ends or SIGTERM."""
+
+    async def run() -> None:
+        need_mcp()
+        if unknown := sorted({*role} - ROLES):
+            raise Invalid(f"there is no role {unknown[0]!r}, only {', '.join(sorted(ROLES))}", pointer="/role")
+        wanted = frozenset(role) or ROLES
+        if server is None:
+            if token_file is not None:
+                raise Invalid("a token goes with a server: name it with --server", pointer="/token")
+            await _on_a_database(common, wanted)
+        else:
+            await _before_a_server(server, token_of(token_file), wanted)
+
+    guard(common, run)
+
+
+async def _on_a_database(common: Common, wanted: frozenset[str]) -> None:
+    """Whoever can open the database may do everything with it, so the roles are those that are asked for."""
+    async with assemble.engine_of(common.settings) as engine:
+        engine.upkeep.start()
+        service = Service(engine, Options(tenant=common.settings.tenant))
+        native = Inside(service)
+        try:
+            await _serve(native, wanted, service.stopping)
+        finally:
+            await native.settled()
+        if service.broken is not None:
+            raise service.broken
+
+
+async def _before_a_server(url: str, token: str | None, wanted: frozenset[str]) -> None:
+    """The server knows what the token allows; it is asked once, since a token never changes."""
+    assemble.check_server(url, token=token)
+    calls = Calls(url, token=token, patience_seconds=PATIENCE_SECONDS)
+    try:
+        me = await calls.send(Call(method="GET", path="/v1/me"))
+        roles = frozenset(msgspec.json.decode(me.body, type=_Me).roles)
+        stop = asyncio.Event()
+        await _serve(Outside(calls, stop), roles & wanted, stop)
+    finally:
+        await calls.close()
+
+
+async def _serve(native: Native, roles: frozenset[str], stop: asyncio.Event) -> None:
+    """Serve until the input ends; SIGTERM ends it in the same good order."""
+    from interlock.api.mcp.stdio import serve
+
+    logs.configure(level=logging.WARNING)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await serve(native, roles, stop)
+
+
+class Outside:
+    """The native API of a server elsewhere."""
+
+    def __init__(self, calls: Calls, stop: asyncio.Event) -> None:
+        self._calls = calls
+        self._stop = stop
+
+    async def ask(self, ask: Ask) -> Reply:
+        path = ask.route.path
+        for name, value in ask.path.items():
+            path = path.replace(f"{{{name}}}", quote(value, safe=""))
+        call = Call(
+            method=ask.route.method,
+            path=path,
+            body=ask.body,
+            query=ask.query,
+            headers={**ask.headers, **({} if ask.body is None else {"content-type": JSON})},
+            wait_seconds=ask.wait_seconds,
+            repeatable=ask.repeatable,
+        )
+        try:
+            answer = await self._answer(call)
+        except Error as error:
+            return refused(error)
+        return Reply(answer.status, answer.headers, answer.body)
+
+    async def _answer(self, call: Call) -> Answer:
+        """The answer; where the server was asked to wait, we hang up when it is time to stop."""
+        if not call.wait_seconds:
+            return await self._calls.send(call)
+        sending, stopping = asyncio.create_task(self._calls.send(call)), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({sending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                return sending.result()
+            raise Unavailable("nobody waits any more: this process stops")
+        finally:
+            sending.cancel()
+            stopping.cancel()
+
+
+class _Me(msgspec.Struct):
+    roles: list[str]
