@@ -1,4 +1,4 @@
-"""Fixtures: a server with both faces turned on, called with plain HTTP; with auth off, and with auth on."""
+"""Fixtures: a server with all faces turned on, called with plain HTTP; with auth off, and with auth on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from interlock.api.options import Options
 from interlock.storage.contract import Store
 from interlock.storage.objects.directory import Directory
-from tests.api.conftest import store  # noqa: F401 - a fixture
+from tests.api.conftest import place, store  # noqa: F401 - fixtures
 from tests.api.rig import Api, serving
-from tests.contract.conftest import database, place  # noqa: F401 - fixtures
+from tests.contract.conftest import database  # noqa: F401 - a fixture
 from tests.support.stores import ManualClock
 
-FACES = ("codeq", "moonmind")
+FACES = ("codeq", "moonmind", "mcp")
 _numbers = itertools.count(1)
 
 

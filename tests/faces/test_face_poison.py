@@ -23,11 +23,13 @@ FIELDS = [
     "commands", "leaseSeconds", "count", "extendSeconds", "reason", "status", "result", "error",
     "artifacts", "results", "limit", "before", "type", "affinityKey", "workerId", "allowedTypes", "workerCapabilities",
     "resultSummary", "errorMessage", "retryable", "message", "level", "description", "allowedRepositories",
-    "allowedJobTypes", "capabilities", "tool", "arguments", "runtimeState",
+    "allowedJobTypes", "capabilities", "tool", "arguments", "runtimeState", "callbackUrl", "eventTypes", "ttlSeconds",
+    "deliveryMode", "groupId", "minIntervalSeconds",
 ]  # fmt: skip
 GOOD: dict[str, Any] = {
     "command": "c", "payload": {}, "count": 1, "status": "FAILED", "type": "t", "workerId": "local", "leaseSeconds": 5,
     "errorMessage": "e", "message": "m", "tool": "queue.get", "arguments": {}, "runtimeState": {},
+    "callbackUrl": "https://hooks.example.org/x",
 }  # fmt: skip
 RAW = [
     b"",

@@ -89,6 +89,23 @@ async def test_an_artifact_that_is_not_there_is_not_found(api: Api) -> None:
     refuses(await api.get(f"{BASE}/jobs/{id}/artifacts?limit=501"), 422, "invalid_queue_payload")
 
 
+async def test_an_artifact_of_another_job_is_not_read_by_mistake(api: Api) -> None:
+    id, other = await running(api), await running(api)
+    made = told(await upload(api, id, form(file=b"x", workerId=b"w1", name=b"a")), 201)
+    refuses(await api.get(f"{BASE}/jobs/{other}/artifacts/{made['id']}/download"), 409, "artifact_job_mismatch")
+
+
+async def test_an_artifact_of_another_tenant_is_like_none(guarded: Api) -> None:
+    ours = await guarded.as_role("work", "read", "produce", worker_id="w1")
+    rival = await guarded.as_role("read", "produce", tenant=f"{guarded.tenant}-rival")
+    id = await running(ours)
+    body, kind = form(file=b"x", workerId=b"w1", name=b"a"), "multipart/form-data; boundary=edge7"
+    made = told(await ours.send(f"{BASE}/jobs/{id}/artifacts/upload", body, content_type=kind), 201)
+    theirs = (await enqueue(rival))["id"]
+    refuses(await rival.get(f"{BASE}/jobs/{theirs}/artifacts/{made['id']}/download"), 404, "artifact_not_found")
+    refuses(await rival.get(f"{BASE}/jobs/{id}/artifacts/{made['id']}/download"), 404, "job_not_found")
+
+
 async def test_an_event_is_told_by_the_holder(api: Api) -> None:
     id = await running(api)
     body = b'{"workerId":"w1","level":"warn","message":"slow","payload":{"seconds": 9}}'
@@ -188,6 +205,19 @@ async def test_a_tool_call_that_cannot_be_is_refused(api: Api) -> None:
         refuses(response, 422, "invalid_tool_arguments")
     unknown = await api.send("/mcp/tools/call", b'{"tool":"queue.get","arguments":{"jobId":"%b"}}' % NEVER.encode())
     refuses(unknown, 404, "job_not_found")
+
+
+async def test_a_tool_mends_odd_text_of_workers_only(api: Api) -> None:
+    response = await api.send(
+        "/mcp/tools/call", b'{"tool":"queue.enqueue","arguments":{"type":"t","payload":{"a":"\\ud800"}}}'
+    )
+    refuses(response, 422, "invalid_tool_arguments")
+    id = await running(api)
+    done = (
+        b'{"tool":"queue.complete","arguments":{"jobId":"%b","workerId":"w1","resultSummary":"\\ud800"}}' % id.encode()
+    )
+    assert told(await api.send("/mcp/tools/call", done), 200)["result"]["resultSummary"] == "\ufffd"
+    assert (await api.job(id))["sanitized"] is True
 
 
 async def test_a_tool_needs_the_role_of_its_route(guarded: Api) -> None:

@@ -232,3 +232,16 @@ async def test_an_ended_job_is_resubmitted_as_a_new_one(api: Api) -> None:
     assert (await api.job(new["id"]))["redrive_of"] == id
     other = told(await act(api, id, "resubmit", b'{"payload":{"n":2},"priority":7}'), 201)
     assert (other["payload"], other["priority"]) == ({"n": 2}, 7)
+
+
+async def test_the_odd_text_of_a_worker_is_mended_and_marked(api: Api) -> None:
+    for verb, body in (
+        ("complete", b'{"workerId":"w1","resultSummary":"\\ud800"}'),
+        ("fail", b'{"workerId":"w1","errorMessage":"\\udfff"}'),
+        ("runtime-state", b'{"workerId":"w1","runtimeState":{"at":"\\ud800"}}'),
+    ):
+        id = await running(api)
+        told(await act(api, id, verb, body), 200)
+        job = await api.job(id)
+        assert job["sanitized"] is True
+        assert "\ufffd" in f"{job['result_summary']}{job['error']}{job['checkpoint']}"

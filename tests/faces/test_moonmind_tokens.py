@@ -117,3 +117,15 @@ async def test_a_worker_of_another_tenant_sees_nothing(guarded: Api, clock: Manu
         f"{BASE}/jobs/{id}/heartbeat", b'{"workerId":"w1","leaseSeconds":5}', x_moonmind_worker_token=token
     )
     refuses(response, 404, "job_not_found")
+
+
+async def test_tokens_of_workers_are_found_behind_those_of_others(guarded: Api) -> None:
+    admin = await guarded.as_role("admin")
+    made = [
+        told(await admin.send(f"{BASE}/workers/tokens", b'{"workerId":"w%d"}' % n), 201)["workerToken"]["id"]
+        for n in range(3)
+    ]
+    for _ in range(3):
+        await guarded.as_role("read")
+    listed = told(await admin.get(f"{BASE}/workers/tokens?limit=2"), 200)["items"]
+    assert [one["id"] for one in listed] == made[:0:-1]

@@ -7,9 +7,10 @@ from typing import Any
 from interlock import wire
 from interlock.api.codeq import shown
 from interlock.api.codeq.door import ADMINS, refused
-from interlock.api.codeq.tasks import BASE, parsed_time
+from interlock.api.codeq.tasks import parsed_time
 from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.domain.codeq import BASE, STATUSES
 from interlock.domain.job import Filter
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import DAY
@@ -60,9 +61,9 @@ async def get_queue(call: Call[None, Nothing]) -> Answer:
 async def list_tasks(call: Call[None, TaskQuery]) -> Answer:
     """List tasks, newest first."""
     query = call.query
-    if query.status is not None and query.status not in shown.STATUSES:
+    if query.status is not None and query.status not in STATUSES:
         raise refused(400, "invalid status")
-    statuses = () if query.status is None else shown.STATUSES[query.status]
+    statuses = () if query.status is None else STATUSES[query.status]
     limit = min(max(query.limit, 1), LONGEST_PAGE)
     found = await call.engine.reads.jobs(call.who.tenant, Filter(statuses, type=query.command, limit=limit))
     jobs = await call.engine.reads.some(call.who.tenant, [job.id for job in found])

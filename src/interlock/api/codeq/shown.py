@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 from interlock import wire
 from interlock.api.native.shown import raw
 from interlock.api.routes import Call
-from interlock.domain.artifact import Artifact
+from interlock.domain import codeq
+from interlock.domain.dialect import spoken
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Location, Status
 
-STATUSES: Final = {
-    "PENDING": (Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL),
-    "IN_PROGRESS": (Status.RUNNING,),
-    "COMPLETED": (Status.SUCCEEDED,),
-    "FAILED": (Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED),
-}
-_STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours in several}
 _LOCATION: Final = {
     Location.READY: "PENDING_LIST",
     Location.BLOCKED: "PENDING_LIST",
@@ -28,7 +21,6 @@ _LOCATION: Final = {
     Location.DEAD_LETTER: "DLQ_SET",
     Location.NONE: "NONE",
 }
-_MOST_ARTIFACTS: Final = 200
 
 
 async def tasks(call: Call[Any, Any], jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -45,14 +37,14 @@ def task(job: Job, *, now: int) -> dict[str, Any]:
         "command": job.type,
         "payload": job.payload,  # JSON as a string: so it was, and so clients read it
         "priority": job.priority,
-        "webhook": job.webhook,
-        "status": _STATUS[job.status],
+        "webhook": None if job.webhook is None else spoken(job.webhook)[1],
+        "status": codeq.status_of(job.status),
         "lastKnownLocation": _LOCATION[job.location(now)],
         "workerId": job.worker,
         "leaseUntil": None if job.lease_expires_at is None else wire.when(job.lease_expires_at),
         "attempts": job.attempt if ended or job.status is Status.RUNNING else job.attempt - 1,
         "maxAttempts": job.max_attempts,
-        "error": error_of(job),
+        "error": codeq.error_of(job),
         "resultKey": job.id if ended else None,
         "tenantId": job.tenant,
         "createdAt": wire.when(job.created_at),
@@ -61,25 +53,15 @@ def task(job: Job, *, now: int) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if value is not None}
 
 
-def error_of(job: Job) -> str | None:
-    if job.status is Status.CANCELLED:
-        return "cancelled"
-    return None if job.error is None else json.loads(job.error)["message"]
-
-
 async def result(call: Call[Any, Any], job: Job) -> dict[str, Any]:
-    """How a task ended, with what it left behind."""
-    found = await call.engine.artifacts.list(call.who.tenant, job.id, limit=_MOST_ARTIFACTS)
+    """How a task ended, with what it left behind; what is empty is left out."""
+    end = codeq.record(job, await call.engine.artifacts.list(call.who.tenant, job.id, limit=codeq.MOST_ARTIFACTS))
     shown: dict[str, Any] = {
         "taskId": job.id,
-        "status": _STATUS[job.status],
-        "result": raw(job.result) if job.error is None else json.loads(job.error).get("details"),
-        "error": error_of(job),
-        "artifacts": [_artifact(one) for one in reversed(found)] or None,
+        "status": end.status,
+        "result": raw(end.result),
+        "error": end.error,
+        "artifacts": end.artifacts or None,
         "completedAt": None if job.finished_at is None else wire.when(job.finished_at),
     }
     return {name: value for name, value in shown.items() if value is not None}
-
-
-def _artifact(found: Artifact) -> dict[str, str]:
-    return {"name": found.name, "url": found.url or f"/v1/jobs/{found.job_id}/artifacts/{found.id}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, ClassVar, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -13,6 +14,8 @@ from interlock.api.codeq.door import READERS, refused
 from interlock.api.face import Lenient, Said
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import patience
+from interlock.domain.codeq import BASE
+from interlock.domain.dialect import Dialect
 from interlock.domain.job import MAX_ATTEMPTS, Job
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.text import is_visible_name
@@ -22,7 +25,6 @@ from interlock.wire import JobRequest
 
 routes = Routes()
 
-BASE: Final = "/v1/codeq"
 DEFAULT_MAX_ATTEMPTS: Final = 5
 BACKOFF: Final = {"kind": "full_jitter", "base_seconds": 5, "max_seconds": 900}
 HIGHEST_PRIORITY: Final = 9
@@ -35,7 +37,7 @@ class CreateTask(Lenient, frozen=True, kw_only=True):
 
     command: str
     payload: msgspec.Raw
-    priority: int | None = None
+    priority: float | None = None  # however large: it is clamped, never refused
     webhook: str | None = None
     max_attempts: int | None = None
     idempotency_key: str | None = None
@@ -104,6 +106,26 @@ async def get_result(call: Call[None, Wait]) -> Answer:
     return answer({"task": task, "result": await shown.result(call, job)})
 
 
+@routes.add(
+    "GET", f"{BASE}/tasks/{{id}}/artifacts/{{artifact_id}}", roles=READERS, answers={200: None},
+    produces="application/octet-stream",
+)  # fmt: skip
+async def get_artifact(call: Call[None, Nothing]) -> Answer:
+    """Read a file that came with a result; it is offered as a download, never shown."""
+    try:
+        download = await call.engine.artifacts.read(call.who.tenant, call.path["id"], call.path["artifact_id"])
+    except NotFound:
+        raise refused(404, "not found") from None
+    found = download.artifact
+    headers = {
+        "content-length": str(found.size),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
+        "content-security-policy": "sandbox; default-src 'none'",
+    }
+    media_type = found.content_type or "application/octet-stream"
+    return Answer(200, media_type=media_type, headers=headers, stream=download.chunks)
+
+
 @routes.add("POST", f"{BASE}/tasks/{{id}}/requeue", roles=["operate"], answers={202: None})
 async def requeue(call: Call[None, Nothing]) -> Answer:
     """Do an ended task again, as a new one."""
@@ -130,7 +152,9 @@ async def _one_of_many(call: Call[Any, Any], item: msgspec.Raw) -> dict[str, Any
 async def _created(call: Call[Any, Any], asked: CreateTask) -> Job:
     request = await _request(call, asked)
     try:
-        id = (await call.engine.jobs.enqueue(call.who, request, traceparent=call.headers.traceparent)).id
+        enqueue = call.engine.jobs.enqueue
+        done = await enqueue(call.who, request, traceparent=call.headers.traceparent, told_in=Dialect.CODEQ)
+        id = done.id
     except IdempotencyKeyReuse as known:
         id = known.job_id  # here the first task is the answer, whatever the body
     except TooLarge as error:
@@ -154,7 +178,7 @@ async def _request(call: Call[Any, Any], asked: CreateTask) -> JobRequest:
     return JobRequest(
         type=asked.command,
         payload=asked.payload,
-        priority=min(max(asked.priority or 0, 0), HIGHEST_PRIORITY),
+        priority=int(min(max(asked.priority or 0, 0), HIGHEST_PRIORITY)),
         webhook=asked.webhook or None,
         max_attempts=min(attempts, MAX_ATTEMPTS) if attempts > 0 else DEFAULT_MAX_ATTEMPTS,
         backoff=BACKOFF,

@@ -11,12 +11,13 @@ from interlock import wire
 from interlock.api import auth
 from interlock.api.codeq import shown
 from interlock.api.codeq.door import refused
-from interlock.api.codeq.tasks import BASE, LARGEST_BATCH_BODY, MOST_AT_ONCE
+from interlock.api.codeq.tasks import LARGEST_BATCH_BODY, MOST_AT_ONCE
 from interlock.api.face import Lenient, Said
 from interlock.api.native.shown import kept
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import patience
 from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.codeq import BASE
 from interlock.domain.decide import Complete, Fail, Finish, Release
 from interlock.domain.job import ANY_FENCE, Beat, Job, Refused
 from interlock.domain.lifecycle import Status
@@ -260,14 +261,19 @@ async def _why(call: Call[Any, Any], refusal: Error, task_id: str, *, unknown: s
     return (403, "not-owner") if job.status is Status.RUNNING else (409, "not-in-progress")
 
 
-def _ask(call: Call[Any, Any], commands: Sequence[str] | None, lease_seconds: int | None) -> ClaimAsk:
-    who = call.who
-    allowed = None if who.policy is None else who.policy.types
-    for command in commands or ():
+def check_commands(call: Call[Any, Any], commands: Sequence[str]) -> None:
+    """Refuse commands that are none, or that are not for this worker."""
+    allowed = None if call.who.policy is None else call.who.policy.types
+    for command in commands:
         if not is_visible_name(command):
             raise refused(400, "invalid command")
         if allowed is not None and command not in allowed:
             raise refused(403, "event type not allowed")
+
+
+def _ask(call: Call[Any, Any], commands: Sequence[str] | None, lease_seconds: int | None) -> ClaimAsk:
+    who = call.who
+    check_commands(call, commands or ())
     ask = ClaimAsk(
         worker=_worker(call),
         types=frozenset(commands) if commands else None,

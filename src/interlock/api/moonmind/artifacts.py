@@ -77,6 +77,8 @@ async def download_artifact(call: Call[None, Nothing]) -> Answer:
     """Read a file, under the last part of its name."""
     try:
         job_id = (await call.engine.reads.job(call.who.tenant, wire.job_id(call.path["job_id"]))).id
+        if await call.engine.artifacts.home(call.who.tenant, call.path["artifact_id"]) != job_id:
+            raise refused(409, "artifact_job_mismatch", f"the artifact does not belong to job {job_id}")
         download = await call.engine.artifacts.read(call.who.tenant, job_id, call.path["artifact_id"])
     except Invalid as error:  # a link has no bytes here
         raise refused(404, "artifact_file_missing", str(error)) from None

@@ -25,7 +25,7 @@ BASE: Final = "/api/queue"
 
 
 def queue(call: Call[Any, Any]) -> Queue:
-    return Queue(call.engine, call.who)
+    return Queue(call.engine, call.who, sanitized=call.sanitized)
 
 
 @routes.add("POST", f"{BASE}/jobs", roles=["produce"], body=Enqueue, answers={201: None})
@@ -85,7 +85,9 @@ async def acknowledge_cancel(call: Call[Acknowledged, Nothing]) -> Answer:
     return answer(await queue(call).acknowledge(call.path["job_id"], call.body))
 
 
-@routes.add("POST", f"{BASE}/jobs/{{job_id}}/runtime-state", roles=["work"], body=RuntimeState, answers={200: None})
+@routes.add(
+    "POST", f"{BASE}/jobs/{{job_id}}/runtime-state", roles=["work"], body=RuntimeState, mends=True, answers={200: None}
+)
 async def save_runtime_state(call: Call[RuntimeState, Nothing]) -> Answer:
     """Save progress to go on from."""
     return answer(await queue(call).save_state(call.path["job_id"], call.body))

@@ -119,9 +119,10 @@ class Resubmit(Lenient, frozen=True, kw_only=True):
 class Queue:
     """The agent queue as one caller may use it."""
 
-    def __init__(self, engine: Engine, who: Principal) -> None:
+    def __init__(self, engine: Engine, who: Principal, *, sanitized: bool = False) -> None:
         self._engine = engine
         self._who = who
+        self._sanitized = sanitized  # odd text of this request was mended
 
     async def enqueue(self, asked: Enqueue) -> dict[str, Any]:
         needs = _needs(asked.payload)
@@ -175,13 +176,18 @@ class Queue:
         return await self.get(job_id)
 
     async def complete(self, job_id: str, asked: Completed) -> dict[str, Any]:
-        worker = self._worker(asked.worker_id)
-        return await self._finished(Complete(job_id, ANY_FENCE, worker, result_summary=asked.result_summary))
+        worker, summary = self._worker(asked.worker_id), asked.result_summary
+        return await self._finished(
+            Complete(job_id, ANY_FENCE, worker, result_summary=summary, sanitized=self._sanitized)
+        )
 
     async def fail(self, job_id: str, asked: Failed) -> dict[str, Any]:
         error, mended = wire.error_body(asked.error_message)
-        worker = self._worker(asked.worker_id)
-        return await self._finished(Fail(job_id, ANY_FENCE, worker, error, retryable=asked.retryable, sanitized=mended))
+        order = Fail(
+            job_id, ANY_FENCE, self._worker(asked.worker_id), error, retryable=asked.retryable,
+            sanitized=mended or self._sanitized,
+        )  # fmt: skip
+        return await self._finished(order)
 
     async def acknowledge(self, job_id: str, asked: Acknowledged) -> dict[str, Any]:
         return await self._finished(CancelAck(job_id, ANY_FENCE, self._worker(asked.worker_id)))
@@ -210,7 +216,7 @@ class Queue:
             raise Invalid(str(TooLarge("runtimeState", len(data), LARGEST_STATE)), pointer="/runtimeState")
         holder = await self.holder(job_id, asked.worker_id)
         seq = ((await self._job(job_id)).checkpoint_seq or 0) + 1
-        await self._engine.leases.checkpoint(self._who.tenant, Checkpoint(*holder, seq, data.decode()))
+        await self._engine.leases.checkpoint(self._who.tenant, Checkpoint(*holder, seq, data.decode(), self._sanitized))
         return await self.get(job_id)
 
     async def holder(self, job_id: str, worker_id: str) -> Holder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -10,9 +10,12 @@ from interlock.api.face import Lenient
 from interlock.api.moonmind import shown
 from interlock.api.moonmind.jobs import BASE
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.domain.token import Token
 from interlock.wire import TokenRequest
 
 routes = Routes()
+
+PAGE: Final = 200
 
 
 class NewWorkerToken(Lenient, frozen=True, kw_only=True):
@@ -50,8 +53,15 @@ async def create_worker_token(call: Call[NewWorkerToken, Nothing]) -> Answer:
 @routes.add("GET", f"{BASE}/workers/tokens", roles=["admin"], query=TokenQuery, answers={200: None})
 async def list_worker_tokens(call: Call[None, TokenQuery]) -> Answer:
     """List the tokens of workers, newest first."""
-    found = await call.engine.tokens.list(call.who, limit=call.query.limit)
-    return answer({"items": [shown.token(one) for one in found if one.worker_id is not None]})
+    found: list[Token] = []
+    before: str | None = None
+    while len(found) < call.query.limit:
+        page = await call.engine.tokens.list(call.who, before=before, limit=PAGE)
+        found += [one for one in page if one.worker_id is not None]
+        if len(page) < PAGE:
+            break
+        before = page[-1].id
+    return answer({"items": [shown.token(one) for one in found[: call.query.limit]]})
 
 
 @routes.add("POST", f"{BASE}/workers/tokens/{{id}}/revoke", roles=["admin"], answers={200: None})

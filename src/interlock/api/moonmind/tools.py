@@ -138,6 +138,8 @@ async def call_tool(call: Call[ToolCall, Nothing]) -> Answer:
         raise refused(404, "tool_not_found", f"there is no tool {call.body.tool}")
     if call.who.roles.isdisjoint(tool.roles):
         raise refused(403, "worker_not_authorized", f"this needs the role {' or '.join(tool.roles)}")
+    if call.sanitized and "work" not in tool.roles:
+        raise refused(422, "invalid_tool_arguments", "the arguments have a lone surrogate")
     try:
         asked = msgspec.json.decode(call.body.arguments, type=tool.takes)
     except msgspec.ValidationError as error:

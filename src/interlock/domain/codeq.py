@@ -1,0 +1,80 @@
+"""codeQ's words for how a job stands and how it ended, and how its webhooks are signed and repeated."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from interlock.domain.artifact import Artifact
+from interlock.domain.job import Job
+from interlock.domain.lifecycle import Status
+from interlock.domain.webhook import DeliveryStatus, Outcome, Reply
+
+STATUSES: Final = {
+    "PENDING": (Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL),
+    "IN_PROGRESS": (Status.RUNNING,),
+    "COMPLETED": (Status.SUCCEEDED,),
+    "FAILED": (Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED),
+}
+BASE: Final = "/v1/codeq"
+CLAIM_PATH: Final = f"{BASE}/tasks/claim"
+MOST_ARTIFACTS: Final = 200
+RESULT_TRIES: Final = 5
+LONGEST_RESULT_DELAY_SECONDS: Final = 60.0
+
+_STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours in several}
+
+
+class Record(NamedTuple):
+    """How a task ended; result is JSON text."""
+
+    status: str
+    result: str | None
+    error: str | None
+    artifacts: Sequence[dict[str, str]]
+
+
+def status_of(status: Status) -> str:
+    return _STATUS[status]
+
+
+def error_of(job: Job) -> str | None:
+    if job.status is Status.CANCELLED:
+        return "cancelled"
+    return None if job.error is None else json.loads(job.error)["message"]
+
+
+def record(job: Job, newest_first: Sequence[Artifact]) -> Record:
+    """The end of a job, with what it left behind."""
+    result = job.result
+    if job.error is not None:
+        details = json.loads(job.error).get("details")
+        result = None if details is None else json.dumps(details, ensure_ascii=False)
+    return Record(status_of(job.status), result, error_of(job), [_link(one) for one in reversed(newest_first)])
+
+
+def headers(secret: str, seconds: int, content: bytes) -> dict[str, str]:
+    """What goes with a message: its time, and a signature over that time and the body."""
+    signature = hmac.digest(secret.encode(), b"%d." % seconds + content, sha256)
+    return {
+        "content-type": "application/json",
+        "x-codeq-timestamp": str(seconds),
+        "x-codeq-signature": signature.hex(),
+    }
+
+
+def result_outcome(attempts: int, reply: Reply) -> Outcome:
+    """What becomes of a result that was sent `attempts` times before this reply: five tries, then no more."""
+    if reply.status_code is not None and 200 <= reply.status_code < 300:
+        return Outcome(DeliveryStatus.DELIVERED)
+    tried = attempts + 1
+    if tried >= RESULT_TRIES:
+        return Outcome(DeliveryStatus.DEAD)
+    return Outcome(DeliveryStatus.FAILED, min(2.0 * 2 ** (tried - 1), LONGEST_RESULT_DELAY_SECONDS))
+
+
+def _link(found: Artifact) -> dict[str, str]:
+    return {"name": found.name, "url": found.url or f"{BASE}/tasks/{found.job_id}/artifacts/{found.id}"}
