@@ -9,14 +9,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from interlock.api.app import create_app
 from interlock.api.options import Options
 from interlock.api.server import Server, listen, url_of
 from interlock.dashboard.app import Dashboard
+from interlock.dashboard.guesses import Guesses
 from interlock.dashboard.sessions import Sessions
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.destination import Outside
@@ -33,6 +35,9 @@ from tests.dashboard import scene
 from tests.dashboard.scene import Scene
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
+
+expect.set_options(timeout=60_000)  # a condition is waited for, however slow the machine
+KEY: Final = b"the key of every server of one database"
 
 
 class Ticks:
@@ -72,10 +77,22 @@ async def store(engine: str, place: str, clock: ManualClock, postgres: Postgres)
 async def serving(
     store: Store, clock: ManualClock, directory: Path, *, auth: bool, tenant: str
 ) -> AsyncIterator[Board]:
-    """The API and the dashboard behind one door, as `interlock serve` puts them."""
-    ticks = Ticks()
+    """An engine that is served for one test."""
     engine = Engine(merged(store), objects=Directory(directory), outside=Outside(resolve=resolved_to_nowhere))
-    dashboard = Dashboard(engine, auth=auth, tenant=tenant, sessions=Sessions(ticks=ticks))
+    try:
+        async with a_server(engine, clock, Ticks(), auth=auth, tenant=tenant) as board:
+            yield board
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def a_server(
+    engine: Engine, clock: ManualClock, ticks: Ticks, *, auth: bool, tenant: str, key: bytes = KEY
+) -> AsyncIterator[Board]:
+    """The API and the dashboard behind one door, as `interlock serve` puts them."""
+    sessions, guesses = Sessions(key, seconds=ticks), Guesses(seconds=ticks)
+    dashboard = Dashboard(engine, auth=auth, tenant=tenant, sessions=sessions, guesses=guesses)
     with listen("127.0.0.1", 0) as listening:
         server = Server(create_app(engine, Options(auth=auth, tenant=tenant), mounts=dashboard.mounts), listening)
         task = asyncio.create_task(server.serve())
@@ -84,7 +101,6 @@ async def serving(
         finally:
             server.should_exit = True
             await task
-            await engine.close()
 
 
 @pytest.fixture
@@ -109,6 +125,15 @@ async def guarded(store: Store, clock: ManualClock, tmp_path: Path, tenant: str)
 @pytest.fixture
 async def stage(board: Board, tenant: str) -> Scene:
     return await scene.play(board.engine, tenant)
+
+
+@pytest.fixture
+def album(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where a test leaves its screenshots: for people in INTERLOCK_TEST_ARTIFACTS if that is set, else with its files."""
+    kept = os.environ.get("INTERLOCK_TEST_ARTIFACTS")
+    album = Path(kept) / "dashboard" / request.node.name if kept else tmp_path / "screenshots"
+    album.mkdir(parents=True, exist_ok=True)
+    return album
 
 
 @pytest.fixture

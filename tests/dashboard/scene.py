@@ -45,7 +45,8 @@ class Scene:
             "artifact_id": self.artifact,
             "gate_id": self.gate,
             "type": "import-feed",
-            "id": self.token if path.startswith("/tokens") else self.subscription,
+            "kind": "line",
+            "id": {"tokens": self.token, "agents": "solo"}.get(path.split("/")[1], self.subscription),
             "name": "payload",
             "delivery_id": new_id(),
         }

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx2
 import pytest
 from playwright.async_api import Browser, Page
 
+from interlock.cli.serve import session_key
 from interlock.dashboard.app import pages
-from interlock.dashboard.sessions import IDLE_SECONDS
+from interlock.dashboard.guesses import MOST_GUESSES, WINDOW_SECONDS
+from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS
+from interlock.domain.principal import local
+from interlock.wire import TokenRequest
 from tests.dashboard import scene
-from tests.dashboard.conftest import Board
+from tests.dashboard.conftest import Board, a_server
 from tests.dashboard.scene import Scene
+from tests.dashboard.test_walk import DOWNLOADED
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
@@ -76,34 +83,100 @@ async def test_a_revoked_token_is_out_at_once(guarded: Board, tenant: str, chrom
 async def test_a_reader_sees_no_buttons_and_presses_none(guarded: Board, tenant: str, chromium: Browser) -> None:
     stage = await scene.play(guarded.engine, tenant)
     page = await signed_in(guarded, chromium, await guarded.token("read", tenant=tenant))
-    for path in (
-        "/",
-        "/jobs",
-        f"/jobs/{stage.running}",
-        "/approvals",
-        f"/approvals/{stage.gate}",
-        "/queues",
-        "/agents",
-    ):
-        await page.goto(guarded.url + path)
-        forms = await page.locator("main form[method=post], main #bulk").count()
-        assert forms == 0, path
+    seen = set()
+    for one in (one for one in pages() if one.method == "GET" and one.needs_sign_in and one.path not in DOWNLOADED):
+        answer = await page.goto(guarded.url + stage.fill(one.path))
+        assert answer is not None
+        assert answer.status == (200 if "read" in one.roles else 403), one.path
+        assert await page.locator("main form[method=post], main #bulk, main input[type=checkbox][name=id]").count() == 0
+        seen.add(one.path)
+    assert {"/", "/jobs", "/jobs/{job_id}", "/approvals/{gate_id}", "/queues", "/agents", "/tokens", "/audit"} <= seen
     form_token = await page.locator("header input[name=form_token]").get_attribute("value")
     for action in (one for one in pages() if one.method == "POST" and one.needs_sign_in):
-        answer = await page.context.request.post(
+        pressed = await page.context.request.post(
             guarded.url + stage.fill(action.path), form={"form_token": form_token or "", "decision": "approve"}
         )
-        assert answer.status == 403, action.path
+        assert pressed.status == 403, action.path
+
+
+async def signed_in_cookie(http: httpx2.AsyncClient, url: str, token: str) -> str:
+    form = form_token_of((await http.get(f"{url}/sign-in")).text)
+    answer = await http.post(f"{url}/sign-in", data={"form_token": form, "token": token})
+    assert answer.status_code == 303
+    http.cookies.clear()
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+def form_token_of(page: str) -> str:
+    return page.partition('name="form_token" value="')[2].partition('"')[0]
+
+
+async def test_a_session_is_known_to_every_server_of_one_database_until_its_token_is_revoked(
+    guarded: Board, tenant: str
+) -> None:
+    admin = local(tenant)
+    minted = await guarded.engine.tokens.create(admin, TokenRequest(roles=["read", "operate"]))
+    same = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant)
+    other = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant, key=b"another")
+    async with same as second, other as stranger, httpx2.AsyncClient(trust_env=False) as http:
+        cookie = {"cookie": await signed_in_cookie(http, guarded.url, minted.text)}
+        form = form_token_of((await http.get(f"{guarded.url}/jobs", headers=cookie)).text)
+        assert (await http.get(f"{second.url}/jobs", headers=cookie)).status_code == 200
+        pressed = await http.post(f"{second.url}/queues/t/pause", data={"form_token": form}, headers=cookie)
+        assert pressed.status_code == 303
+        assert (await http.get(f"{stranger.url}/jobs", headers=cookie)).status_code == 303
+
+        await guarded.engine.tokens.revoke(admin, minted.token.id)
+        told = [
+            (await http.get(f"{board.url}/jobs", headers=cookie)).headers["location"] for board in (guarded, second)
+        ]
+        assert told == ["/sign-in?next=%2Fjobs"] * 2
+
+
+async def test_a_session_that_is_used_gets_a_fresh_cookie_with_the_same_flags(guarded: Board, tenant: str) -> None:
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        cookie = await signed_in_cookie(http, guarded.url, await guarded.token("read", tenant=tenant))
+        assert "set-cookie" not in (await http.get(f"{guarded.url}/jobs", headers={"cookie": cookie})).headers
+        guarded.ticks.now += RENEW_SECONDS
+        fresh = (await http.get(f"{guarded.url}/jobs", headers={"cookie": cookie})).headers["set-cookie"]
+        assert fresh.partition(";")[0] != cookie
+        assert fresh.endswith("; Path=/; HttpOnly; SameSite=Strict")
+        live = await http.get(f"{guarded.url}/jobs", headers={"cookie": cookie, "interlock-live": "1"})
+        assert "set-cookie" not in live.headers
+
+
+def test_the_key_of_the_sessions_is_kept_where_nobody_else_reads_it(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/jobs.db"
+    key = session_key(database)
+    assert session_key(database) == key
+    assert (tmp_path / "jobs.db.serving").stat().st_mode & 0o777 == 0o600
+    assert session_key(f"sqlite:///{tmp_path}/other.db") != key
+    assert session_key("sqlite:///:memory:") != session_key("sqlite:///:memory:")
+    shared = [session_key(f"postgresql://app:{word}@db/interlock") for word in ("a", "a", "b")]
+    assert shared[0] == shared[1] != shared[2]
+
+
+@pytest.mark.parametrize("path", ["/sign-in", "/approve", "/approve/decide"])
+async def test_whoever_guesses_wrong_too_often_waits(guarded: Board, tenant: str, path: str) -> None:
+    token = await guarded.token("read", tenant=tenant)
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False) as http:
+        form = {"form_token": form_token_of((await http.get("/sign-in")).text), "decision": "approve"}
+        told = [(await http.post(path, data=form | {"token": f"guess {n}"})).status_code for n in range(MOST_GUESSES)]
+        assert told == [401 if path == "/sign-in" else 404] * MOST_GUESSES
+        refused = await http.post("/sign-in", data=form | {"token": token})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, str(int(WINDOW_SECONDS)))
+        guarded.ticks.now += WINDOW_SECONDS
+        assert (await http.post("/sign-in", data=form | {"token": token})).status_code == 303
 
 
 async def test_two_tenants_never_see_each_other(guarded: Board, tenant: str, chromium: Browser) -> None:
-    theirs = await scene.play(guarded.engine, f"{tenant}-other", lambda text: f"{text}-secret")
+    theirs = await scene.play(guarded.engine, f"{tenant}-other", lambda text: f"{text}-of-theirs")
     ours = await guarded.token("read", "operate", "admin", "produce", tenant=tenant)
     page = await signed_in(guarded, chromium, ours)
     for path in (one.path for one in pages() if one.method == "GET" and one.needs_sign_in):
         answer = await page.context.request.get(guarded.url + theirs.fill(path))
         assert answer.status == (404 if "{" in path else 200) or path == "/jobs/bulk", path
-        assert "-secret" not in await answer.text(), path
+        assert "-of-theirs" not in await answer.text(), path
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])

@@ -9,16 +9,19 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
-from interlock.domain.approval import GateStatus
+from interlock.domain.approval import GateStatus, OpenGate
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
+from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board
 from tests.dashboard.scene import Scene
 
 PRESSED = {
     "/jobs/bulk", "/jobs/{job_id}/cancel", "/jobs/{job_id}/revoke", "/jobs/{job_id}/redrive", "/jobs/{job_id}/priority",
-    "/approvals/{gate_id}/decide", "/approvals/{gate_id}/link", "/approve", "/approve/decide", "/queues/{type}/pause",
+    "/agents/{kind}/{id}/limit", "/webhooks/job-secret", "/webhooks/{id}/renew", "/webhooks/{id}/rotate",
+    "/webhooks/deliveries/{delivery_id}/redeliver", "/approvals/{gate_id}/decide", "/approvals/{gate_id}/link", "/approve", "/approve/decide", "/queues/{type}/pause",
     "/queues/{type}/resume", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
     "/tokens", "/tokens/{id}/revoke", "/sign-in", "/sign-out",
 }  # fmt: skip
@@ -109,6 +112,53 @@ async def test_an_approver_edits_and_approves(board: Board, stage: Scene, page: 
     assert await page.inner_text(".said") == "Approved. The job goes on."
 
 
+async def another_gate(board: Board, tenant: str, prompt: str, *, required: int = 1) -> str:
+    worker = local(tenant)
+    await board.engine.jobs.enqueue(worker, JobRequest(type=prompt))
+    (job,) = await board.engine.leases.claim(tenant, ClaimAsk("w", frozenset({prompt})))
+    order = OpenGate(job.id, job.fence, "w", "", prompt, required=required, expires_in_seconds=60.0)
+    opened = await board.engine.gates.open(worker, order)
+    assert opened.approval is not None
+    return opened.approval.id
+
+
+async def test_after_a_decision_the_next_approval_comes_up(board: Board, stage: Scene, page: Page) -> None:
+    urgent = await another_gate(board, stage.tenant, "Delete the old index?")
+    await page.goto(f"{board.url}/approvals")
+    assert await page.locator(".inbox .prompt").all_inner_texts() == [
+        "Delete the old index?",
+        "Publish “What moves the sea”?",
+    ]
+    await page.goto(f"{board.url}/approvals/{stage.gate}")
+    await page.get_by_role("link", name="Previous").click()
+    assert page.url.endswith(urgent)
+    await page.get_by_role("button", name="Deny").click()
+    assert await page.inner_text(".said") == "Denied. This is the next one."
+    assert await page.inner_text("h1") == "Publish “What moves the sea”?"
+    assert (await board.engine.gates.get(stage.tenant, urgent)).status is GateStatus.DENIED
+    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
+
+
+async def test_one_vote_of_two_leaves_the_approval_open_and_counted(board: Board, stage: Scene, page: Page) -> None:
+    gate = await another_gate(board, stage.tenant, "Move the money?", required=2)
+    await page.goto(f"{board.url}/approvals/{gate}")
+    await page.get_by_role("button", name="Approve").click()
+    assert await page.inner_text(".said") == "Your vote counts; more are needed."
+    assert "1 of 2" in await page.inner_text("main")
+
+
+async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/approvals/{stage.gate}")
+    await page.get_by_label("Title").fill("Tides")
+    await page.get_by_label("Comment").fill("shorter")
+    await page.get_by_label("readers").evaluate("field => { field.type = 'text'; field.value = 'many' }")
+    await page.get_by_role("button", name="Approve").click()
+    assert "readers must be a number" in await page.get_by_role("alert").inner_text()
+    assert await page.get_by_label("Title").input_value() == "Tides"
+    assert await page.get_by_label("Comment").input_value() == "shorter"
+    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
+
+
 async def test_a_link_is_minted_once_and_its_bearer_denies(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await (await chromium.new_context()).new_page()
     sent: list[str] = []
@@ -151,6 +201,96 @@ async def test_a_queue_is_paused_and_resumed(board: Board, stage: Scene, page: P
 
     await card.get_by_role("button", name="Resume").click()
     assert (await board.engine.reads.queue(stage.tenant, "embed-page")).paused_at is None
+
+
+async def test_the_limit_of_an_agent_is_raised_and_what_waited_behind_it_is_shown(
+    board: Board, stage: Scene, page: Page
+) -> None:
+    backoff = {"kind": "fixed", "base_seconds": 7}
+    await board.engine.registry.set_agent(
+        local(stage.tenant), "line", "solo", max_concurrency=1, backoff=backoff, defaults={"priority": 3}
+    )
+    before = await board.engine.registry.agent(stage.tenant, "line", "solo")
+    await page.goto(f"{board.url}/agents")
+    row = page.locator("tr", has=page.get_by_role("link", name="line/solo"))
+    assert "2 in line" in await row.inner_text()
+    holder = (await board.engine.reads.jobs(stage.tenant, Filter(type="solo-work", statuses=(Status.RUNNING,))))[0]
+    assert await row.locator("td[data-name=Behind] a").get_attribute("href") == f"/jobs/{holder.id}"
+
+    await row.get_by_text("Limit…").click()
+    await row.get_by_label("At once").fill("3")
+    await row.get_by_label("strict").uncheck()
+    await row.get_by_role("button", name="Set").click()
+    agent = await board.engine.registry.agent(stage.tenant, "line", "solo")
+    assert (agent.max_concurrency, agent.strict, agent.defaults) == (3, False, before.defaults)
+    assert await page.locator("td[data-name=Behind] a").count() == 0
+
+
+async def test_a_subscription_of_a_group_is_renewed_gets_a_new_secret_and_ends(
+    board: Board, stage: Scene, page: Page
+) -> None:
+    await page.goto(f"{board.url}/webhooks")
+    await page.get_by_label("Address").fill("https://receiver.example/member")
+    await page.get_by_text("job.cancelled").check()
+    await page.get_by_label("Group").fill("night")
+    await page.get_by_label("At most every").fill("90")
+    await page.get_by_label("Ends after days").fill("2")
+    await page.get_by_role("button", name="Subscribe").click()
+    first = await page.inner_text(".secret")
+    assert "night" in await page.locator("tr", has_text="receiver.example/member").inner_text()
+
+    await page.get_by_role("link", name="https://receiver.example/member").click()
+    facts = await page.inner_text("main")
+    assert ["group night" in facts, "1 min 30 s" in facts, "ends in 2 d" in facts] == [True, True, True]
+    await page.get_by_text("Renew…").click()
+    await page.get_by_role("button", name="Renew").click()
+    assert await page.inner_text(".said") == "Renewed."
+    assert "ends in" not in await page.inner_text("main")
+    await page.get_by_text("New secret…").click()
+    await page.get_by_role("button", name="Make a new secret").click()
+    second = await page.inner_text(".secret")
+    assert second.startswith("whsec_")
+    assert second != first
+    await page.get_by_text("Unsubscribe…").click()
+    await page.get_by_role("button", name="Unsubscribe").click()
+    assert await page.inner_text(".said") == "The subscription is gone."
+
+
+async def test_what_jobs_bring_themselves_is_signed_listed_and_sent_again(
+    board: Board, stage: Scene, page: Page
+) -> None:
+    await page.goto(f"{board.url}/webhooks")
+    await page.get_by_text("New secret…").click()
+    await page.get_by_role("button", name="Make a new secret").click()
+    assert (await page.inner_text(".secret")).startswith("whsec_")
+    who = local(stage.tenant)
+    job = await board.engine.jobs.enqueue(who, JobRequest(type="t", webhook="https://receiver.example/own"))
+    await board.engine.jobs.cancel(who, job.id)
+
+    await page.get_by_role("link", name="All deliveries").click()
+    row = page.locator("tr", has=page.locator(f'a[href="/jobs/{job.id}"]'))
+    await row.get_by_role("button", name="Send again").click()
+    assert await page.inner_text(".said") == "It will be sent again."
+    await page.get_by_role("link", name="dead", exact=True).click()
+    assert "None has this status." in await page.inner_text("main")
+
+
+async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: Scene, page: Page) -> None:
+    await page.goto(f"{board.url}/audit")
+    await page.get_by_label("Job").fill(stage.dead)
+    await page.get_by_label("Actor").fill("worker:macbook-7")
+    await page.get_by_role("button", name="Search").click()
+    assert await page.locator("tbody td[data-name=What]").all_inner_texts() == ["claim → running", "fail → dead letter"]
+
+    await page.goto(f"{board.url}/audit?actor=maker&after=2000-01-01T00:00&before=2000-01-02T00:00")
+    assert "No row fits" in await page.inner_text("main")
+    await page.goto(f"{board.url}/audit?actor=nobody&from_seq=3")
+    assert "No row fits" in await page.inner_text("main")
+
+    await page.get_by_role("link", name="Verify").click()
+    assert "every chain fits" in await page.get_by_role("status").inner_text()
+    await page.get_by_role("link", name="Show the head").click()
+    assert await page.inner_text(".digest") == await board.engine.reads.head()
 
 
 async def test_somebody_is_told_told_again_and_told_no_more(board: Board, stage: Scene, page: Page) -> None:

@@ -8,44 +8,112 @@ from urllib.parse import urlencode
 import pytest
 
 from interlock.dashboard import forms, plots, values
+from interlock.dashboard.guesses import MOST_ADDRESSES, MOST_GUESSES, WINDOW_SECONDS, Guesses
 from interlock.dashboard.pages.session import local_path
 from interlock.dashboard.render import inert, span
 from interlock.dashboard.samples import KEPT, Samples
-from interlock.dashboard.sessions import IDLE_SECONDS, MOST_SESSIONS, Sessions
+from interlock.dashboard.sessions import IDLE_SECONDS, LONGEST_SECONDS, Session, Sessions
 from interlock.dashboard.web import Fields
 from interlock.domain.registry import QueueStats
 from interlock.errors import Invalid
 
 
+def begun(sessions: Sessions, credential: str) -> tuple[str, Session]:
+    cookie = sessions.begin(credential)
+    session = sessions.read(cookie)
+    assert session is not None
+    return cookie, session
+
+
 def test_a_session_is_used_or_forgotten() -> None:
     now = 0.0
-    sessions = Sessions(ticks=lambda: now)
-    used, idle = sessions.begin("ilk_a"), sessions.begin("ilk_b")
+    sessions = Sessions(seconds=lambda: now)
+    cookie, session = begun(sessions, "ilk_a")
+    assert sessions.renewed(session) is None  # it is fresh
     now = IDLE_SECONDS - 1
-    assert sessions.credential(used, used=True) == "ilk_a"
-    assert sessions.credential(idle, used=False) == "ilk_b"
+    renewed = sessions.renewed(session)
     now = IDLE_SECONDS + 1
-    assert sessions.credential(used, used=True) == "ilk_a"
-    assert sessions.credential(idle, used=True) is None
+    again = sessions.read(renewed)
+    assert again is not None
+    assert (again.id, again.credential) == (session.id, "ilk_a")
+    assert sessions.read(cookie) is None
 
 
-def test_there_are_only_so_many_sessions_and_the_least_used_goes() -> None:
-    sessions = Sessions(ticks=lambda: 0.0)
-    first, second = sessions.begin("a"), sessions.begin("b")
-    sessions.credential(first, used=True)
-    for _ in range(MOST_SESSIONS - 1):
-        sessions.begin("c")
-    assert sessions.credential(first, used=True) == "a"
-    assert sessions.credential(second, used=True) is None
+def test_no_session_lasts_longer_than_a_day_however_much_it_is_used() -> None:
+    now = 0.0
+    sessions = Sessions(seconds=lambda: now)
+    cookie = sessions.begin("ilk_a")
+    while (session := sessions.read(cookie)) is not None:
+        now += IDLE_SECONDS - 1
+        cookie = sessions.renewed(session) or cookie
+    assert LONGEST_SECONDS <= now < LONGEST_SECONDS + IDLE_SECONDS
+
+
+def test_an_ended_session_stays_ended_and_takes_its_renewed_cookies_along() -> None:
+    now = 0.0
+    sessions = Sessions(seconds=lambda: now)
+    cookie, session = begun(sessions, "ilk_a")
+    now = IDLE_SECONDS / 2
+    renewed = sessions.renewed(session)
+    sessions.end(session)
+    assert sessions.read(cookie) is None
+    assert sessions.read(renewed) is None
+
+
+def test_a_cookie_is_good_wherever_the_key_is_and_nowhere_else() -> None:
+    cookie = Sessions(b"one key").begin("ilk_secret")
+    there = Sessions(b"one key").read(cookie)
+    assert there is not None
+    assert there.credential == "ilk_secret"
+    assert Sessions(b"another").read(cookie) is None
+    assert "ilk_secret" not in cookie
+    assert "ilk_secret" not in repr(there)
+
+
+def test_a_cookie_that_was_changed_is_nobodys() -> None:
+    sessions = Sessions()
+    cookie = sessions.begin("ilk_a")
+    parts = cookie.split(".")
+    for i, part in enumerate(parts):
+        changed = [*parts[:i], part[:-2] + ("AA" if part[-2:] != "AA" else "BB"), *parts[i + 1 :]]
+        assert sessions.read(".".join(changed)) is None
+    for odd in ("", ".", "....", "a.b.c.d.e", cookie + "x", cookie[1:], "\ud800", "x" * 100_000):
+        assert sessions.read(odd) is None
+
+
+def test_a_credential_that_no_browser_would_keep_is_refused() -> None:
+    with pytest.raises(Invalid, match="too long"):
+        Sessions().begin("x" * 4000)
 
 
 def test_a_form_token_is_good_for_its_own_session_alone() -> None:
     sessions = Sessions()
-    mine, yours = sessions.begin("a"), sessions.begin("b")
+    (_, mine), (_, yours) = begun(sessions, "a"), begun(sessions, "b")
     assert sessions.is_form_token(sessions.form_token(mine), mine)
     assert not sessions.is_form_token(sessions.form_token(mine), yours)
     assert not sessions.is_form_token(None, mine)
+    assert not sessions.is_form_token("\ud800", mine)
     assert not Sessions().is_form_token(sessions.form_token(None), None)
+
+
+def test_wrong_guesses_are_counted_by_network_and_forgotten_after_a_minute() -> None:
+    now = 0.0
+    guesses = Guesses(seconds=lambda: now)
+    for i in range(MOST_GUESSES):
+        assert guesses.seconds_to_wait("2001:db8::1") == 0
+        guesses.note_wrong(f"2001:db8::{i:x}")
+    assert guesses.seconds_to_wait("2001:db8::ffff") == WINDOW_SECONDS
+    assert guesses.seconds_to_wait("2001:db8:0:1::1") == 0
+    assert guesses.seconds_to_wait("127.0.0.1") == 0
+    now = WINDOW_SECONDS
+    assert guesses.seconds_to_wait("2001:db8::1") == 0
+
+
+def test_guesses_from_everywhere_do_not_fill_the_memory() -> None:
+    guesses = Guesses(seconds=lambda: 0.0)
+    for i in range(MOST_ADDRESSES + 100):
+        guesses.note_wrong(str(i))
+    assert len(guesses._counts) == MOST_ADDRESSES
 
 
 SCHEMA = json.dumps(
@@ -87,6 +155,11 @@ def test_a_form_is_filled_with_what_was_proposed() -> None:
     assert [field.value for field in fields] == ["tides", "", "", "", '"s"', "[\n  1\n]"]
 
 
+def test_a_refused_form_comes_back_as_it_was_filled_in() -> None:
+    fields = forms.refilled(forms.inputs(SCHEMA, None), Fields("data.name=tides&data.n=many&data.ok=true"))
+    assert [field.value for field in fields] == ["tides", "many", "", "true", "", ""]
+
+
 def test_what_no_field_fits_is_asked_for_as_json() -> None:
     assert [field.kind for field in forms.inputs('{"type": "array"}', None)] == ["json"]
     assert forms.data('{"type": "array"}', Fields("data=%5B1%5D")) == "[1]"
@@ -125,6 +198,17 @@ def test_every_part_of_a_bar_can_be_seen_and_all_fit() -> None:
     assert min(part.width for part in parts) >= 3
     assert parts[-1].x + parts[-1].width == pytest.approx(100, abs=0.1)
     assert plots.bar(QueueStats("t")) == []
+
+
+def test_a_flow_has_a_plot_for_depth_running_ended_and_age() -> None:
+    samples = Samples()
+    for second in (0, 2, 4):
+        queue = QueueStats("t", ready=second, in_progress=1, succeeded_per_minute=3.0, oldest_ready_at=0)
+        samples.add("a", [queue, QueueStats("u")], second * 1_000_000)
+    flow = plots.flow(samples.of("a", "t"))
+    assert [line.top for line in flow if line is not None] == [4.0, 1.0, 3.0, 4.0]
+    assert samples.all("a")[-1].oldest_seconds == 4.0  # the oldest of all, not a sum
+    assert plots.flow([]) == (None, None, None, None)
 
 
 def test_samples_are_few_and_of_one_tenant() -> None:

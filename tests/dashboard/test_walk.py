@@ -5,20 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
-from tests.dashboard import scene
 from tests.dashboard.conftest import Board
 from tests.dashboard.scene import Scene
 
 # A page that is not here fails the walk; what is downloaded is not looked at but kept.
 LOOKED_AT = {
     "/", "/jobs", "/jobs/bulk", "/jobs/{job_id}", "/approvals", "/approvals/{gate_id}", "/approve", "/queues", "/agents",
-    "/workers", "/webhooks", "/webhooks/{id}", "/tokens", "/audit", "/sign-in",
+    "/workers", "/webhooks", "/webhooks/deliveries", "/webhooks/{id}", "/tokens", "/audit", "/audit/verify", "/audit/head",
+    "/sign-in",
 }  # fmt: skip
 DOWNLOADED = {"/jobs/{job_id}/values/{name}", "/jobs/{job_id}/artifacts/{artifact_id}", "/audit/export"}
-QUERIES = {"/jobs/bulk": "?action=cancel&scope=filter&status=queued", "/audit": "?verify=1"}
+QUERIES = {"/jobs/bulk": "?action=cancel&scope=filter&status=queued", "/audit": "?after=2000-01-01T00:00"}
+
+
+async def keep(page: Page, album: Path, path: str) -> None:
+    name = "-".join(part.strip("{}") for part in path.split("/") if part) or "overview"
+    await page.screenshot(path=album / f"{name}.png", full_page=True)
 
 
 def test_every_page_of_the_table_is_on_the_list() -> None:
@@ -27,7 +32,7 @@ def test_every_page_of_the_table_is_on_the_list() -> None:
 
 @pytest.mark.parametrize("script", [True, False], ids=["with_script", "without_script"])
 async def test_every_page_shows_itself_and_takes_nothing_from_outside(
-    board: Board, stage: Scene, chromium: Browser, script: bool, tmp_path: Path
+    board: Board, stage: Scene, chromium: Browser, script: bool, album: Path
 ) -> None:
     context = await chromium.new_context(java_script_enabled=script)
     page = await context.new_page()
@@ -45,19 +50,21 @@ async def test_every_page_shows_itself_and_takes_nothing_from_outside(
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth") if script else True, path
             if "{job_id}" not in path:
                 break
-        await page.screenshot(path=tmp_path / f"{path.strip('/').replace('/', '-') or 'overview'}.png", full_page=True)
+        if script:
+            await keep(page, album, path)
 
     assert faults == []
     await context.close()
 
 
-async def test_no_page_is_wider_than_a_phone(board: Board, stage: Scene, chromium: Browser) -> None:
+async def test_no_page_is_wider_than_a_phone(board: Board, stage: Scene, chromium: Browser, album: Path) -> None:
     context = await chromium.new_context(viewport={"width": 360, "height": 740}, color_scheme="dark")
     page = await context.new_page()
 
     for path in sorted(LOOKED_AT):
         await page.goto(board.url + stage.fill(path) + QUERIES.get(path, ""))
         assert await page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        await keep(page, album, path)
 
 
 async def test_every_field_has_a_label_and_every_button_a_name(board: Board, stage: Scene, chromium: Browser) -> None:
@@ -80,44 +87,3 @@ async def test_downloads_are_kept_and_never_shown(board: Board, stage: Scene, ch
         assert answer.headers["content-type"] == "application/octet-stream", path
         assert "sandbox" in answer.headers["content-security-policy"], path
         assert await answer.body(), path
-
-
-MARKS = (
-    "<script>document.title='xss'</script>", "<img src=//evil.example/x onerror=document.title='xss'>", "\"><svg/onload=x()>",
-    "'-alert(1)-'", "javascript:document.title='xss'", "{{7*7}}", "</textarea></title><script>x()</script>", "\u202egnp.exe",
-    "<style>@import'//evil.example'</style>", "<a href=//evil.example ping=//evil.example>", "&lt;b&gt;", "<!--", "]]>",
-    "<meta http-equiv=refresh content='0;url=//evil.example'>", "<base href=//evil.example>", "<iframe src=//evil.example>",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("script", [True, False], ids=["with_script", "without_script"])
-async def test_text_from_jobs_is_inert_wherever_it_stands(
-    board: Board, tenant: str, chromium: Browser, script: bool
-) -> None:
-    marks = iter(MARKS * 20)
-    hostile = await scene.play(board.engine, tenant, lambda text: f"{text} {next(marks)}")
-    context = await chromium.new_context(java_script_enabled=script)
-    page = await context.new_page()
-    faults: list[str] = []
-    page.on("request", lambda asked: None if asked.url.startswith(board.url) else faults.append(asked.url))
-    page.on("dialog", lambda dialog: faults.append(dialog.message))
-    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
-    seen = ""
-
-    for path in sorted(LOOKED_AT):
-        for job in (hostile.running, hostile.queued, hostile.dead, hostile.done, hostile.waiting):
-            await page.goto(board.url + hostile.fill(path, job) + QUERIES.get(path, ""))
-            assert "xss" not in await page.title() or "document.title" in await page.title(), path
-            foreign = (
-                "main :is(script, img, iframe, style, meta, base, object, embed, link), main [ping], main [onerror]"
-            )
-            assert await page.locator(foreign).count() == 0, path
-            assert "\u202e" not in await page.content(), path
-            seen += await page.locator("main").inner_text() if script else await page.content()
-            if "{job_id}" not in path:
-                break
-
-    assert faults == []
-    if script:
-        shown = [text for text in hostile.texts if text.replace("\u202e", "\\u202e") in seen]
-        assert len(shown) > len(hostile.texts) // 2  # as text, to the last character

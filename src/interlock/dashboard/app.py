@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from interlock.dashboard.guesses import Guesses
 from interlock.dashboard.pages import (
     agents,
     approvals,
@@ -25,7 +28,7 @@ from interlock.dashboard.pages import (
     workers,
 )
 from interlock.dashboard.render import Templates, may_look
-from interlock.dashboard.sessions import Sessions
+from interlock.dashboard.sessions import Session, Sessions
 from interlock.dashboard.web import Ask, Fields, Page, Reply, View
 from interlock.domain.approval import refuse_approver
 from interlock.domain.principal import ROLES, Principal, user
@@ -62,10 +65,14 @@ SAID: Final = {
     "edited": "The job has been changed.",
     "approved": "Approved. The job goes on.",
     "voted": "Your vote counts; more are needed.",
+    "approved_next": "Approved; that job goes on. This is the next one.",
     "denied": "Denied.",
+    "denied_next": "Denied. This is the next one.",
     "paused": "Paused: no more jobs of this type are handed out.",
     "resumed": "Resumed.",
     "redelivered": "It will be sent again.",
+    "renewed": "Renewed.",
+    "limited": "The limit is set; it acts at once, a lower one as jobs end.",
     "unsubscribed": "The subscription is gone.",
     "token_revoked": "The token is revoked.",
     "bulk": "Done for {n} jobs.",
@@ -84,11 +91,20 @@ def pages() -> list[Page]:
 class Dashboard:
     """All pages over one engine; with auth off everybody is the one local user."""
 
-    def __init__(self, engine: Engine, *, auth: bool, tenant: str, sessions: Sessions | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        auth: bool,
+        tenant: str,
+        sessions: Sessions | None = None,
+        guesses: Guesses | None = None,
+    ) -> None:
         self._engine = engine
         self._auth = auth
         self._local = Principal(tenant, user("local"), ROLES, unchecked=True)
         self._sessions = sessions or Sessions()
+        self._guesses = guesses or Guesses()
         self._templates = Templates()
         self._pages = [(page, page.path.split("/")[1:]) for page in pages()]
 
@@ -103,17 +119,20 @@ class Dashboard:
         await _send(await exchange.answer(), scope, send)
 
     def find(self, method: str, path: str) -> tuple[Page, dict[str, str]]:
-        """The page of a path and its parameters."""
-        wanted, known = path.split("/")[1:], False
-        for page, segments in self._pages:
-            if len(segments) != len(wanted):
-                continue
-            pairs = list(zip(segments, wanted, strict=True))
-            if all(one == other or (one.startswith("{") and other) for one, other in pairs):
-                known = True
-                if page.method == method:
-                    return page, {one.strip("{}"): unquote(other) for one, other in pairs if one.startswith("{")}
-        raise Forbidden("this is done by a form of ours, not by a link") if known else NotFound(path, what="page")
+        """The page of a path and its parameters; a path that is spelled out goes before one with parameters."""
+        wanted = path.split("/")[1:]
+        fitting = [(page, segments) for page, segments in self._pages if _fits(segments, wanted)]
+        for page, segments in [one for one in fitting if one[1] == wanted] or fitting:
+            if page.method == method:
+                named = zip(segments, wanted, strict=True)
+                return page, {one.strip("{}"): unquote(other) for one, other in named if one.startswith("{")}
+        raise Forbidden("this is done by a form of ours, not by a link") if fitting else NotFound(path, what="page")
+
+
+def _fits(segments: list[str], wanted: list[str]) -> bool:
+    return len(segments) == len(wanted) and all(
+        one == other or (one.startswith("{") and other) for one, other in zip(segments, wanted, strict=True)
+    )
 
 
 class _Exchange:
@@ -122,7 +141,8 @@ class _Exchange:
     def __init__(self, board: Dashboard, scope: Any, headers: Mapping[str, str], receive: Any) -> None:
         self._board, self._scope, self._headers, self._receive = board, scope, headers, receive
         self._is_https = "https" in (scope["scheme"], headers.get("x-forwarded-proto"))
-        self._session = self._cookie()
+        self._session: Session | None = None
+        self._renewed: str | None = None
         self._query = Fields()
         self._who = NOBODY
 
@@ -134,6 +154,7 @@ class _Exchange:
         try:
             self._query = Fields(self._scope["query_string"].decode("ascii", "replace"))
             page, parameters = self._board.find(method, path)
+            self._session = self._board._sessions.read(self._cookie()) if self._board._auth else None
             self._who = await self._signed_in(page)
             self._note(page)
             form = Fields()
@@ -142,9 +163,10 @@ class _Exchange:
                 if not self._board._sessions.is_form_token(form.raw("form_token"), self._session):
                     raise Forbidden("this form is out of date; go back, load the page again, and repeat")
             now = await self._board._engine.reads.now()
-            ask = Ask(self._board._engine, self._who, now, parameters, self._query, form, self._session)
-            answer = await page.handler(ask)
-            return self._view(answer, now) if isinstance(answer, View) else self._with_session(page, answer)
+            ask = Ask(self._board._engine, self._who, now, parameters, self._query, form)
+            answer = await (self._guessed(page, ask) if page.takes_a_secret else page.handler(ask))
+            reply = self._view(answer, now) if isinstance(answer, View) else self._with_session(page, answer)
+            return reply if self._renewed is None else self._with_cookie(reply, self._renewed)
         except Unauthenticated:
             return self._to_sign_in(method, path)
         except TimeoutError:
@@ -158,22 +180,38 @@ class _Exchange:
     async def _signed_in(self, page: Page) -> Principal:
         if not self._board._auth:
             return self._board._local
-        is_use = "interlock-live" not in self._headers
-        credential = self._board._sessions.credential(self._session, used=is_use)
         try:
-            if credential is None:
+            if self._session is None:
                 raise Unauthenticated
-            who = await self._board._engine.tokens.authenticate(credential)
+            who = await self._board._engine.tokens.authenticate(self._session.credential)
         except Unauthenticated:
-            self._board._sessions.end(self._session)
             self._session = None
             if page.needs_sign_in:
                 raise
             return NOBODY
+        if "interlock-live" not in self._headers:  # a page that only refreshes itself is not use
+            self._renewed = self._board._sessions.renewed(self._session)
         if page.needs_sign_in and not who.roles & page.roles:
             self._who = who
             raise Forbidden(f"this needs the role {' or '.join(sorted(page.roles))}")
         return who
+
+    async def _guessed(self, page: Page, ask: Ask) -> View | Reply:
+        """Answer somebody who says a secret, unless they have said too many wrong ones."""
+        address = (self._scope.get("client") or ("",))[0]
+        wait = self._board._guesses.seconds_to_wait(address)
+        if wait > 0:
+            sentence = f"Too many wrong tokens came from where you are. Try again in {math.ceil(wait)} s."
+            refusal = self._refusal(429, sentence)
+            return replace(refusal, headers={**refusal.headers, "retry-after": str(math.ceil(wait))})
+        try:
+            answer = await page.handler(ask)
+        except NotFound:
+            self._board._guesses.note_wrong(address)
+            raise
+        if isinstance(answer, View) and answer.status == Unauthenticated.status:
+            self._board._guesses.note_wrong(address)
+        return answer
 
     def _note(self, page: Page) -> None:
         """Say who asked for what in the log line of the request; the address itself is never in it."""
@@ -225,18 +263,20 @@ class _Exchange:
 
     def _with_session(self, page: Page, reply: Reply) -> Reply:
         """Put what signing in or out means into the cookie."""
-        if page.handler is session.sign_in:
-            credential = reply.headers.get(session.CREDENTIAL, "")
-            self._board._sessions.end(self._session)
-            value, age = self._board._sessions.begin(credential), ""
-        elif page.handler is session.sign_out:
-            self._board._sessions.end(self._session)
-            value, age = "", "; Max-Age=0"
-        else:
+        if page.handler not in (session.sign_in, session.sign_out) or reply.status != 303:
             return reply
-        flags = f"; Path=/; HttpOnly; SameSite=Strict{age}" + ("; Secure" if self._is_https else "")
-        kept = {name: one for name, one in reply.headers.items() if name != session.CREDENTIAL}
-        return Reply(reply.status, headers=kept | {"set-cookie": f"{self._cookie_name}={value}{flags}"})
+        if self._session is not None:
+            self._board._sessions.end(self._session)
+        self._renewed = None
+        credential = reply.headers.get(session.CREDENTIAL)
+        kept = {name: value for name, value in reply.headers.items() if name != session.CREDENTIAL}
+        cookie = "" if credential is None else self._board._sessions.begin(credential)
+        return self._with_cookie(Reply(reply.status, headers=kept), cookie)
+
+    def _with_cookie(self, reply: Reply, cookie: str) -> Reply:
+        flags = "; Path=/; HttpOnly; SameSite=Strict" + ("" if cookie else "; Max-Age=0")
+        flags += "; Secure" if self._is_https else ""
+        return replace(reply, headers={**reply.headers, "set-cookie": f"{self._cookie_name}={cookie}{flags}"})
 
     @property
     def _cookie_name(self) -> str:

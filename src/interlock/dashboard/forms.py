@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from interlock.dashboard.web import Fields
@@ -42,6 +42,11 @@ def inputs(schema: str | None, proposed: str | None) -> list[Input]:
         _input(name, rule if isinstance(rule, dict) else {}, given, name in required)
         for name, rule in properties.items()
     ]
+
+
+def refilled(fields: Sequence[Input], form: Fields) -> list[Input]:
+    """The same fields as somebody has filled them in."""
+    return [field._replace(value=form.raw(field.name) or "") for field in fields]
 
 
 def data(schema: str | None, form: Fields) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from interlock.dashboard.samples import Sample
 from interlock.domain.registry import QueueStats
 
 WIDTH: Final = 240
@@ -19,6 +20,15 @@ class Line(NamedTuple):
     line: str
     area: str
     top: float
+
+
+class Flow(NamedTuple):
+    """What moved in the last minutes: depth, what runs, what ended, and how old the oldest was."""
+
+    ready: Line | None
+    running: Line | None
+    done: Line | None
+    oldest: Line | None
 
 
 class Part(NamedTuple):
@@ -40,6 +50,12 @@ def line(values: Sequence[float], *, width: int = WIDTH, height: int = HEIGHT) -
     points = [f"{left + step * i:.1f},{height - 2 - (height - 4) * value / top:.1f}" for i, value in enumerate(values)]
     path = "M" + " L".join(points)
     return Line(path, f"{path} L{width},{height} L{left:.1f},{height} Z", top)
+
+
+def flow(moments: Sequence[Sample]) -> Flow:
+    """The plots of one queue, or of all."""
+    waiting, running, done, oldest = ([moment[i] for moment in moments] for i in range(len(Sample._fields)))
+    return Flow(line(waiting), line(running), line(done), line(oldest))
 
 
 def bar(queue: QueueStats, *, width: float = 100.0) -> list[Part]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from interlock.domain.registry import QueueStats
+from interlock.domain.retry import SECOND
 
 EVERY_MICROS: Final = 2_000_000
 KEPT: Final = 90
@@ -20,6 +21,7 @@ class Sample(NamedTuple):
     waiting: int
     running: int
     done_per_minute: float
+    oldest_seconds: float
 
 
 class Samples:
@@ -38,7 +40,9 @@ class Samples:
             self._kept.pop(self._at.popitem(last=False)[0], None)
         kept = self._kept.setdefault(tenant, {})
         for queue in list(queues)[:MOST_TYPES]:
-            moment = Sample(queue.ready, queue.in_progress, queue.succeeded_per_minute + queue.failed_per_minute)
+            done = queue.succeeded_per_minute + queue.failed_per_minute
+            age = 0.0 if queue.oldest_ready_at is None else max(now - queue.oldest_ready_at, 0) / SECOND
+            moment = Sample(queue.ready, queue.in_progress, done, age)
             kept.setdefault(queue.type, deque(maxlen=KEPT)).append(moment)
 
     def of(self, tenant: str, type: str) -> Sequence[Sample]:
@@ -51,5 +55,6 @@ class Samples:
         moments = []
         for back in range(longest, 0, -1):
             there = [row[-back] for row in rows if len(row) >= back]
-            moments.append(Sample(*(sum(column) for column in zip(*there, strict=True))))
+            waiting, running, done, ages = zip(*there, strict=True)
+            moments.append(Sample(sum(waiting), sum(running), sum(done), max(ages)))
         return moments

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
+from interlock import wire
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
@@ -15,6 +17,7 @@ from interlock.errors import Invalid
 MOST_FIELDS: Final = 2_000
 LARGEST: Final = 2**63 - 1
 LOOKS: Final = ("read",)
+DAY: Final = 86_400.0
 
 
 class Fields:
@@ -61,6 +64,17 @@ class Fields:
             raise Invalid(f"{name} must be a whole number", pointer=f"/{name}")
         return number
 
+    def instant(self, name: str) -> int | None:
+        """A time as a browser's own field sends it, which is without an offset: UTC, as all times here."""
+        value = self.one(name)
+        try:
+            at = None if value is None else datetime.fromisoformat(value)
+        except ValueError:
+            raise Invalid(f"{name} is not a time", pointer=f"/{name}") from None
+        if at is not None and at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        return wire.instant(at, name)
+
     def encoded(self, *, without: Sequence[str] = (), **changed: object) -> str:
         """The same query with some of it left out or said otherwise."""
         kept = [(n, v) for n, values in self._values.items() if n not in {*without, *changed} for v in values if v]
@@ -77,7 +91,6 @@ class Ask:
     path: Mapping[str, str]
     query: Fields
     form: Fields
-    session: str | None
 
     @property
     def tenant(self) -> str:
@@ -115,6 +128,7 @@ class Page:
     handler: Handler
     roles: frozenset[str]  # one of these is enough
     needs_sign_in: bool = True
+    takes_a_secret: bool = False
 
 
 class Pages(list[Page]):
@@ -123,12 +137,16 @@ class Pages(list[Page]):
     def get(self, path: str, *, roles: Sequence[str] = LOOKS, open: bool = False) -> Callable[[Handler], Handler]:
         return self._add("GET", path, roles, open)
 
-    def post(self, path: str, *, roles: Sequence[str], open: bool = False) -> Callable[[Handler], Handler]:
-        return self._add("POST", path, roles, open)
+    def post(
+        self, path: str, *, roles: Sequence[str], open: bool = False, takes_a_secret: bool = False
+    ) -> Callable[[Handler], Handler]:
+        return self._add("POST", path, roles, open, takes_a_secret)
 
-    def _add(self, method: str, path: str, roles: Sequence[str], open: bool) -> Callable[[Handler], Handler]:
+    def _add(
+        self, method: str, path: str, roles: Sequence[str], open: bool, takes_a_secret: bool = False
+    ) -> Callable[[Handler], Handler]:
         def register(handler: Handler) -> Handler:
-            self.append(Page(method, path, handler, frozenset(roles), not open))
+            self.append(Page(method, path, handler, frozenset(roles), not open, takes_a_secret))
             return handler
 
         return register

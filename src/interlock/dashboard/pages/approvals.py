@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from interlock import wire
 from interlock.dashboard import forms
 from interlock.dashboard.pages.overview import known_jobs
 from interlock.dashboard.values import tree
-from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
-from interlock.domain.approval import Decision, GateFilter, GateStatus
+from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, go, show
+from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
+from interlock.domain.job import Job
 from interlock.errors import Invalid, NotFound
 
 pages = Pages()
 
 AT_ONCE: Final = 50
 ALL: Final = "all"
+LONGEST_DETAILS: Final = 4_000  # what is longer is looked at on the page of its gate
 
 
 @pages.get("/approvals")
@@ -32,6 +34,7 @@ async def approvals(ask: Ask) -> View | Reply:
     return show(
         "approvals.html",
         gates=sorted(shown, key=lambda gate: gate.expires_at) if status is GateStatus.OPEN else shown,
+        details={gate.id: tree(gate.details) for gate in shown if len(gate.details or "") <= LONGEST_DETAILS},
         jobs=await known_jobs(ask, [gate.job_id for gate in shown]),
         wanted=wanted,
         choices=[*GateStatus, ALL],
@@ -42,48 +45,71 @@ async def approvals(ask: Ask) -> View | Reply:
 @pages.get("/approvals/{gate_id}")
 async def approval(ask: Ask) -> View | Reply:
     """Show a gate; looking at it decides nothing."""
-    gate = await ask.engine.gates.get(ask.tenant, ask.path["gate_id"])
-    job = await ask.engine.reads.job(ask.tenant, gate.job_id)
-    return show(
-        "approval.html",
-        gate=gate,
-        job=job,
-        details=tree(gate.details),
-        payload=tree(job.payload),
-        data=tree(gate.data),
-        inputs=forms.inputs(gate.schema, gate.details),
-        link=None,
-    )
+    return await _shown(ask, await ask.engine.gates.get(ask.tenant, ask.path["gate_id"]))
 
 
 @pages.post("/approvals/{gate_id}/decide", roles=["approve"])
 async def decide(ask: Ask) -> View | Reply:
-    """Vote as oneself, on exactly what was shown."""
+    """Vote as oneself, on exactly what was shown; then the next gate that waits comes up."""
     gate = await ask.engine.gates.get(ask.tenant, ask.path["gate_id"])
     decision = decision_of(ask)
-    data = forms.data(gate.schema, ask.form) if decision is Decision.APPROVE else None
-    after = await ask.engine.gates.decide(
-        ask.who, gate.id, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest")
-    )
-    return go(f"/approvals/{gate.id}", said="voted" if after.status is GateStatus.OPEN else str(after.status))
+    try:
+        data = forms.data(gate.schema, ask.form) if decision is Decision.APPROVE else None
+        after = await ask.engine.gates.decide(
+            ask.who, gate.id, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest")
+        )
+    except Invalid as error:
+        return await _shown(ask, gate, wrong=str(error))
+    if after.status is GateStatus.OPEN:
+        return go(f"/approvals/{gate.id}", said="voted")
+    waiting = await _waiting(ask)
+    if not waiting:
+        return go("/approvals", said=str(after.status))
+    return go(f"/approvals/{waiting[0].id}", said=f"{after.status}_next")
 
 
 @pages.post("/approvals/{gate_id}/link", roles=["approve"])
 async def mint(ask: Ask) -> View | Reply:
     """Make a link for somebody without a token of their own; it is shown in this answer and never again."""
     minted = await ask.engine.gates.mint(ask.who, ask.path["gate_id"])
-    gate = minted.approval
+    return await _shown(ask, minted.approval, link=minted.token)
+
+
+async def _shown(ask: Ask, gate: Approval, *, link: str | None = None, wrong: str | None = None) -> View:
     job = await ask.engine.reads.job(ask.tenant, gate.job_id)
+    waiting = [one.id for one in await _waiting(ask)]
+    at = waiting.index(gate.id) if gate.id in waiting else None
     return show(
         "approval.html",
-        gate=gate,
-        job=job,
-        details=tree(gate.details),
-        payload=tree(job.payload),
+        status=200 if wrong is None else Invalid.status,
+        **gate_of(gate, job, ask.form, wrong),
         data=tree(gate.data),
-        inputs=forms.inputs(gate.schema, gate.details),
-        link=minted.token,
+        link=link,
+        before=waiting[at - 1] if at else None,
+        after=next(iter(waiting[0 if at is None else at + 1 :]), None),
+        waiting=len(waiting),
     )
+
+
+def gate_of(gate: Approval, job: Job, form: Fields, wrong: str | None) -> dict[str, Any]:
+    """What an approver is shown; a form that was refused comes back as it was filled in."""
+    inputs = forms.inputs(gate.schema, gate.details)
+    return {
+        "gate": gate,
+        "job": job,
+        "details": tree(gate.details),
+        "payload": tree(job.payload),
+        "inputs": inputs if wrong is None else forms.refilled(inputs, form),
+        "comment": form.one("comment") if wrong is not None else None,
+        "wrong": wrong,
+    }
+
+
+async def _waiting(ask: Ask) -> list[Approval]:
+    """The open gates that this caller has not voted on, the most urgent first."""
+    found = await ask.engine.gates.list(ask.tenant, GateFilter(status=GateStatus.OPEN, limit=AT_ONCE))
+    mine = [gate for gate in found if not any(vote.voter == ask.who.actor for vote in gate.votes)]
+    return sorted(mine, key=lambda gate: gate.expires_at)
 
 
 def decision_of(ask: Ask) -> Decision:

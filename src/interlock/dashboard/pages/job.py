@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from interlock import wire
+from interlock.dashboard.tail import reached, tail
 from interlock.dashboard.values import tree
 from interlock.dashboard.web import Ask, Pages, Reply, View, download, go, show
 from interlock.domain.approval import Approval, GateFilter
@@ -50,12 +51,15 @@ async def job(ask: Ask) -> View | Reply:
         engine.gates.list(tenant, GateFilter(job_id=id, limit=LONGEST_PAGE)),
         engine.artifacts.list(tenant, id, limit=LONGEST_PAGE),
     )
+    log = await tail(engine.progress, tenant, id, events if not after else await engine.progress.events(tenant, id))
     values = [(name, tree(getattr(found, name))) for name in VALUES]
     return show(
         "job.html",
         job=found,
         location=found.location(ask.now),
         why=why,
+        log=log,
+        reached=None if found.status in TERMINAL else reached(log),
         timeline=_timeline(history, steps, events, gates),
         later_events=events[-1].seq if len(events) == LONGEST_PAGE else None,
         values=[(name, value) for name, value in values if value is not None],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from interlock import wire
@@ -14,7 +13,6 @@ from interlock.errors import Invalid, NotFound
 pages = Pages()
 
 AT_ONCE: Final = 50
-MORE: Final = ("agent", "tag", "worker", "created_after", "created_before", "parent", "stale_seconds")
 
 
 @pages.get("/jobs")
@@ -33,7 +31,6 @@ async def jobs(ask: Ask) -> View | Reply:
         statuses=list(Status),
         types=types,
         chosen=set(ask.query.all("status")),
-        narrowed=any(ask.query.one(name) for name in MORE),
     )
 
 
@@ -53,8 +50,8 @@ def filter_of(query: Fields) -> Filter:
         stale_seconds=wire.seconds(stale, "stale_seconds", 0, wire.LONGEST_DELAY_SECONDS),
         parent_id=None if parent is None else _id(parent),
         tags=tuple(query.all("tag")),
-        created_after=_instant(query, "created_after"),
-        created_before=_instant(query, "created_before"),
+        created_after=query.instant("created_after"),
+        created_before=query.instant("created_before"),
     )
 
 
@@ -70,15 +67,3 @@ def _agent(given: str | None) -> tuple[str, str] | None:
     if given is not None and not slash:
         raise Invalid("agent is given as kind/id", pointer="/agent")
     return None if given is None else (kind, id)
-
-
-def _instant(query: Fields, name: str) -> int | None:
-    """A time as a browser's own field sends it, which is without an offset: UTC, as all times here."""
-    value = query.one(name)
-    try:
-        at = None if value is None else datetime.fromisoformat(value)
-    except ValueError:
-        raise Invalid(f"{name} is not a time", pointer=f"/{name}") from None
-    if at is not None and at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return wire.instant(at, name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from interlock.dashboard import forms
-from interlock.dashboard.pages.approvals import decision_of
-from interlock.dashboard.values import tree
+from interlock.dashboard.pages.approvals import decision_of, gate_of
 from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
-from interlock.domain.approval import Decision
+from interlock.domain.approval import Approval, Decision
+from interlock.errors import Invalid
 
 pages = Pages()
 
@@ -17,31 +17,30 @@ async def ask_for_link(ask: Ask) -> View | Reply:
     return show("link.html", gate=None)
 
 
-@pages.post("/approve", roles=(), open=True)
+@pages.post("/approve", roles=(), open=True, takes_a_secret=True)
 async def show_gate(ask: Ask) -> View | Reply:
     """Show what the link is about; this decides nothing."""
     token = ask.form.one("token") or ""
-    gate = await ask.engine.gates.of_token(token)
-    job = await ask.engine.reads.job(gate.tenant, gate.job_id)
-    return show(
-        "link.html",
-        gate=gate,
-        job=job,
-        token=token,
-        details=tree(gate.details),
-        payload=tree(job.payload),
-        inputs=forms.inputs(gate.schema, gate.details),
-    )
+    return await _shown(ask, token, await ask.engine.gates.of_token(token))
 
 
-@pages.post("/approve/decide", roles=(), open=True)
+@pages.post("/approve/decide", roles=(), open=True, takes_a_secret=True)
 async def decide(ask: Ask) -> View | Reply:
     """Decide as the bearer."""
     token, decision = ask.form.one("token") or "", decision_of(ask)
     gate = await ask.engine.gates.of_token(token)
-    data = forms.data(gate.schema, ask.form) if decision is Decision.APPROVE else None
     who = ask.who if ask.who.actor else None
-    after = await ask.engine.gates.decide_by_token(
-        token, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest"), who=who
-    )
+    try:
+        data = forms.data(gate.schema, ask.form) if decision is Decision.APPROVE else None
+        after = await ask.engine.gates.decide_by_token(
+            token, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest"), who=who
+        )
+    except Invalid as error:
+        return await _shown(ask, token, gate, wrong=str(error))
     return go("/approve", said=str(after.status))
+
+
+async def _shown(ask: Ask, token: str, gate: Approval, *, wrong: str | None = None) -> View:
+    job = await ask.engine.reads.job(gate.tenant, gate.job_id)
+    status = 200 if wrong is None else Invalid.status
+    return show("link.html", status=status, **gate_of(gate, job, ask.form, wrong), token=token)

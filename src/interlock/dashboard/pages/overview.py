@@ -38,7 +38,6 @@ async def overview(ask: Ask) -> View | Reply:
     )
     samples = samples_of(ask, queues)
     busy = await known_jobs(ask, [id for worker in workers for id in worker.job_ids[:3]])
-    whole = samples.all(tenant)
     return show(
         "overview.html",
         gates=gates,
@@ -47,14 +46,11 @@ async def overview(ask: Ask) -> View | Reply:
         stale_seconds=STALE_SECONDS,
         totals=_totals(queues),
         oldest=min((queue.oldest_ready_at for queue in queues if queue.oldest_ready_at), default=None),
-        flow={
-            "ready": plots.line([moment.waiting for moment in whole]),
-            "running": plots.line([moment.running for moment in whole]),
-            "done": plots.line([moment.done_per_minute for moment in whole]),
-        },
-        queues=[(queue, plots.bar(queue)) for queue in queues],
+        flow=plots.flow(samples.all(tenant)),
+        queues=[(queue, plots.bar(queue), plots.flow(samples.of(tenant, queue.type))) for queue in queues],
         workers=workers,
         busy=busy,
+        unreachable=sorted(await reads.unreachable()),
     )
 
 

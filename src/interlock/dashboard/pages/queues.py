@@ -14,10 +14,7 @@ async def queues(ask: Ask) -> View | Reply:
     """List the queues."""
     found = await ask.engine.reads.queues(ask.tenant)
     samples = samples_of(ask, found)
-    rows = [
-        (queue, plots.bar(queue), plots.line([moment.waiting for moment in samples.of(ask.tenant, queue.type)]))
-        for queue in found
-    ]
+    rows = [(queue, plots.bar(queue), plots.flow(samples.of(ask.tenant, queue.type))) for queue in found]
     return show("queues.html", queues=rows)
 
 

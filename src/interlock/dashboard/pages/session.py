@@ -18,7 +18,7 @@ async def sign_in_page(ask: Ask) -> View | Reply:
     return show("sign_in.html", next=local_path(ask.query.one("next")), wrong=False)
 
 
-@pages.post("/sign-in", roles=(), open=True)
+@pages.post("/sign-in", roles=(), open=True, takes_a_secret=True)
 async def sign_in(ask: Ask) -> View | Reply:
     """Begin a session, under a cookie that nobody had before."""
     next, credential = local_path(ask.form.one("next")), ask.form.one("token") or ""

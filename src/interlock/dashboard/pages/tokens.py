@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
+from interlock.dashboard.web import DAY, Ask, Pages, Reply, View, go, show
 from interlock.domain.principal import ROLES
 from interlock.wire import TokenRequest
 
 pages = Pages()
 
 AT_ONCE: Final = 50
-DAY: Final = 86_400
 
 
 @pages.get("/tokens", roles=["admin"])
@@ -52,5 +51,5 @@ def _names(text: str | None) -> list[str] | None:
 
 async def _shown(ask: Ask) -> dict[str, Any]:
     found = await ask.engine.tokens.list(ask.who, before=ask.query.one("before"), limit=AT_ONCE + 1)
-    older = ask.query.encoded(before=found[AT_ONCE - 1].id) if len(found) > AT_ONCE else None
+    older = ask.query.encoded(without=("said", "n"), before=found[AT_ONCE - 1].id) if len(found) > AT_ONCE else None
     return {"tokens": found[:AT_ONCE], "older": older, "roles": sorted(ROLES)}

@@ -26,11 +26,12 @@ function morph(old, fresh) {
 }
 
 function morphAttributes(old, fresh) {
+  const isKept = (name) => KEPT_ATTRIBUTES.has(name) && old.nodeName !== "PROGRESS";
   for (const { name } of [...old.attributes]) {
-    if (!fresh.hasAttribute(name) && !KEPT_ATTRIBUTES.has(name)) old.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && !isKept(name)) old.removeAttribute(name);
   }
   for (const { name, value } of [...fresh.attributes]) {
-    if (!KEPT_ATTRIBUTES.has(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (!isKept(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
 }
 
@@ -65,6 +66,10 @@ let timer = 0;
 const liveSwitch = document.querySelector("[data-live-switch]");
 const main = document.querySelector("main[data-live]");
 
+// A log that is read at its end stays there; one that is read further up stays where it is.
+const isAtEnd = (log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
+const toEnd = (log) => { log.scrollTop = log.scrollHeight; };
+
 function isSelecting() {
   const selection = document.getSelection();
   return selection !== null && !selection.isCollapsed && main.contains(selection.anchorNode);
@@ -74,15 +79,19 @@ async function refresh() {
   timer = 0;
   if (held || document.hidden) return;
   if (isSelecting()) return schedule();
+  const asked = performance.now();
   try {
     const answer = await fetch(location.href, { headers: { "interlock-live": "1" }, cache: "no-store" });
     if (answer.redirected) return location.reload();
     if (!answer.ok) throw new Error(answer.status);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
     if (held || isSelecting()) return schedule();
+    const ends = [...main.querySelectorAll("[data-tail]")].filter(isAtEnd);
     morph(main, fresh);
+    ends.forEach(toEnd);
     mark();
-    wait = EVERY;
+    // A look that costs the server much is taken more seldom.
+    wait = Math.min(Math.max(EVERY, 3 * (performance.now() - asked)), LONGEST_WAIT);
     liveSwitch.classList.remove("lost");
     liveSwitch.textContent = "live";
   } catch {
@@ -135,13 +144,18 @@ function mark() {
 
 function move(step) {
   const all = rows();
-  if (!all.length) return;
+  if (!all.length) return turn(step);
   const at = all.findIndex((row) => row.id === current);
   const row = all[at < 0 ? (step > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + step, 0), all.length - 1)];
   current = row.id;
   mark();
   row.querySelector("a")?.focus();
   row.scrollIntoView({ block: "nearest" });
+}
+
+// Where there are no rows the page itself may be one of a row.
+function turn(step) {
+  document.querySelector(`main a[rel=${step > 0 ? "next" : "prev"}]`)?.click();
 }
 
 function tick() {
@@ -162,6 +176,8 @@ const KEYS = {
   j: () => move(1),
   k: () => move(-1),
   x: tick,
+  e: () => document.querySelector(".decide fieldset :is(input, select, textarea)")?.focus(),
+  u: () => document.querySelector("main .crumbs a")?.click(),
   g: () => { goes = true; setTimeout(() => { goes = false; }, 1500); },
   p: () => main && hold(!held),
   "/": () => document.querySelector("[data-filter]")?.focus(),
@@ -187,7 +203,8 @@ function focusOf(key) {
 
 function enliven(part) {
   for (const button of part.querySelectorAll("[data-copy], [data-copy-text], [data-copy-link]")) button.hidden = false;
-  for (const box of part.querySelectorAll("[data-mark-all]")) box.hidden = false;
+  for (const one of part.querySelectorAll("[data-mark-all], [data-script]")) one.hidden = false;
+  for (const log of part.querySelectorAll("[data-tail]")) toEnd(log);
 }
 
 function onClick(event) {
