@@ -56,7 +56,7 @@ def _bar(row: Row, y: int, scale: float, *, full: bool) -> list[str]:
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 1}" y2="{y + LINE - 1}"/>')
     label = f"{ratio(row, row.ratio)}  ({row.our:,.0f} of {row.other:,.0f})"
     if not full:
-        label = f"{ratio(row, row.ratio)}  ({row.our:,.0f}, one client {row.other:,.0f})"
+        label = f"{ratio(row, row.ratio)}  ({row.our:,.0f}, {row.beside} {row.other:,.0f})"
     parts.append(f'<text x="{LEFT + BAR + 10}" y="{middle + 4}">{escape(label)}</text>')
     return parts
 

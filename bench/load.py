@@ -1,0 +1,202 @@
+"""`python -m bench.load`: the load of the HTTP benchmark, in a process of its own; a job in JSON on standard input.
+
+It speaks just enough HTTP/1.1 over plain sockets that the server, not the caller, is what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, Literal, cast
+
+import msgspec
+import uvloop
+
+from bench.workload import payload, type_of
+
+Kind = Literal["create", "cycle"]
+_END: Final = b"\r\n\r\n"
+_LENGTH: Final = b"content-length: "
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, from how many connections and for how long; a batch of 1 uses the calls for single jobs."""
+
+    port: int
+    kind: Kind
+    connections: int
+    batch: int
+    seconds: float
+    warm_seconds: float
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done within the time: jobs, and the milliseconds that each round trip, or whole cycle, took."""
+
+    jobs: int
+    seconds: float
+    milliseconds: list[float]
+
+
+class _Grant(msgspec.Struct):
+    fence: int
+
+
+class _Job(msgspec.Struct):
+    id: str
+    lease: _Grant | None = None
+
+
+class _Jobs(msgspec.Struct):
+    jobs: list[_Job]
+
+
+class _Receipt(msgspec.Struct):
+    id: str
+    status: str
+
+
+class _Receipts(msgspec.Struct):
+    items: list[_Receipt]
+
+
+class LoadFailed(Exception):
+    """An answer was not the one that was timed for."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection that is kept; one request at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._answer: asyncio.Future[bytes] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head = self._buffer.find(_END)
+        if head < 0:
+            return
+        start = self._buffer.find(_LENGTH, 0, head) + len(_LENGTH)
+        whole = head + len(_END) + int(self._buffer[start : self._buffer.find(b"\r", start)])
+        if len(self._buffer) < whole or self._answer is None:
+            return
+        answer, self._buffer = self._buffer[:whole], self._buffer[whole:]
+        self._answer.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(LoadFailed(f"the server closed the connection: {exc}"))
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """The body of an answer that must be a success."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(
+            b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+            % (path.encode(), len(body), body)
+        )
+        answer = await self._answer
+        head, _, found = answer.partition(_END)
+        if not head.startswith(b"HTTP/1.1 20"):
+            raise LoadFailed(f"POST {path}: {answer[:500].decode()}")
+        return found
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class Caller:
+    """One producer that is also a worker, on one connection."""
+
+    def __init__(self, connection: Connection, number: int, batch: int, turn: Callable[[], int]) -> None:
+        self._connection, self._batch, self._turn = connection, batch, turn
+        self._worker = f"worker-{number}"
+
+    async def create(self) -> int:
+        if self._batch == 1:
+            await self._connection.post("/v1/jobs", self._new())
+            return 1
+        jobs = b",".join(self._new() for _ in range(self._batch))
+        answer = await self._connection.post("/v1/jobs/batch", b'{"jobs":[%b]}' % jobs)
+        return len(msgspec.json.decode(answer, type=_Jobs).jobs)
+
+    async def cycle(self) -> int:
+        """Create, claim as many, complete what was granted; another caller may have got what this one made."""
+        await self.create()
+        ask = b'{"worker":"%b","limit":%d}' % (self._worker.encode(), self._batch)
+        granted = msgspec.json.decode(await self._connection.post("/v1/claims", ask), type=_Jobs).jobs
+        if not granted:
+            return 0
+        if self._batch == 1:
+            (job,) = granted
+            body = b'{"worker":"%b","fence":%d}' % (self._worker.encode(), _fence(job))
+            answer = await self._connection.post(f"/v1/jobs/{job.id}/complete", body)
+            receipts = [msgspec.json.decode(answer, type=_Receipt)]
+        else:
+            items = b",".join(
+                b'{"id":"%b","fence":%d,"worker":"%b","outcome":"complete"}'
+                % (job.id.encode(), _fence(job), self._worker.encode())
+                for job in granted
+            )
+            answer = await self._connection.post("/v1/finishes", b'{"items":[%b]}' % items)
+            receipts = msgspec.json.decode(answer, type=_Receipts).items
+        if any(receipt.status != "succeeded" for receipt in receipts):
+            raise LoadFailed("a job was not completed")
+        return len(receipts)
+
+    def _new(self) -> bytes:
+        number = self._turn()
+        return b'{"type":"%b","payload":%b}' % (type_of(number).encode(), payload(number).encode())
+
+
+async def run(order: Order) -> Outcome:
+    """Keep every connection busy for the time; what was begun before the end is finished but not counted."""
+    loop = asyncio.get_running_loop()
+    turn = iter(range(10**9)).__next__
+    callers = []
+    connections = []
+    for number in range(order.connections):
+        _, connection = await loop.create_connection(Connection, "127.0.0.1", order.port)
+        connections.append(connection)
+        callers.append(Caller(connection, number, order.batch, turn))
+    start = time.perf_counter() + order.warm_seconds
+    end = start + order.seconds
+    took: list[float] = []
+    done = 0
+
+    async def keep_busy(caller: Caller) -> None:
+        nonlocal done
+        act = caller.create if order.kind == "create" else caller.cycle
+        while (began := time.perf_counter()) < end:
+            jobs = await act()
+            ended = time.perf_counter()
+            if began >= start and ended <= end:
+                took.append((ended - began) * 1000)
+                done += jobs
+
+    try:
+        await asyncio.gather(*(keep_busy(caller) for caller in callers))
+    finally:
+        for connection in connections:
+            connection.close()
+    return Outcome(jobs=done, seconds=order.seconds, milliseconds=sorted(took))
+
+
+def _fence(job: _Job) -> int:
+    assert job.lease is not None
+    return job.lease.fence
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        outcome = runner.run(run(order))
+    sys.stdout.buffer.write(msgspec.json.encode(outcome))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""An environment for each peer, made once, kept in the user's cache, and apart from ours."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.plan import EngineName
+
+CONTESTANTS: Final = Path(__file__).parent / "contestants"
+INSTALL_SECONDS: Final = 900
+
+
+class NotInstalled(Exception):
+    """A peer could not be brought here, so there is nothing to compare with."""
+
+
+class Peer(NamedTuple):
+    """Another queue, as it is installed and run."""
+
+    name: str
+    engine: EngineName
+    packages: Sequence[str]
+    script: str
+    target: float | None
+    """How many times its rate we mean to reach."""
+
+    @property
+    def is_node(self) -> bool:
+        return self.script.endswith(".mjs")
+
+
+PEERS: Final = (
+    Peer("Huey", "sqlite", ("huey==3.5.4",), "on_huey.py", 4.0),
+    Peer("PgQueuer", "postgres", ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"), "on_pgqueuer.py", 1.2),
+    Peer("graphile-worker", "postgres", ("graphile-worker@0.17.3", "pg@8"), "on_graphile.mjs", 1.0),
+    Peer("Procrastinate", "postgres", ("procrastinate==3.10.0", "psycopg[binary]", "uvloop==0.23.0"),
+         "on_procrastinate.py", 25.0),
+)  # fmt: skip
+
+
+class Environment(NamedTuple):
+    """How a script of a peer is run."""
+
+    command: Sequence[str]
+    variables: dict[str, str]
+
+
+def ours() -> Environment:
+    return Environment([sys.executable, str(CONTESTANTS / "on_interlock.py")], {})
+
+
+def installed(peer: Peer) -> Environment:
+    """The environment of a peer, made if it is not there yet; what was left half is made anew."""
+    place = _cache() / f"{peer.name.lower()}-{_fingerprint(peer)}"
+    is_whole = place / "whole"
+    if not is_whole.exists():
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        try:
+            _install_node(peer, place) if peer.is_node else _install_python(peer, place)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NotInstalled(f"{peer.name} could not be installed: {_said(error)}") from None
+        is_whole.touch()
+    script = str(CONTESTANTS / peer.script)
+    if peer.is_node:
+        return Environment(["node", script], {"BENCH_MODULES": str(place)})
+    return Environment([str(place / "bin" / "python"), script], {})
+
+
+def _install_python(peer: Peer, place: Path) -> None:
+    venv.create(place, with_pip=True)
+    _call([str(place / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", *peer.packages], place)
+
+
+def _install_node(peer: Peer, place: Path) -> None:
+    _call(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), *peer.packages], place)
+
+
+def _call(command: Sequence[str], place: Path) -> None:
+    subprocess.run(command, cwd=place, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+
+
+def _said(error: Exception) -> str:
+    told = (getattr(error, "stderr", None) or "").strip().splitlines()
+    return told[-1] if told else str(error)
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "interlock-bench"
+
+
+def _fingerprint(peer: Peer) -> str:
+    return hashlib.sha256(repr((peer.packages, sys.version)).encode()).hexdigest()[:12]
