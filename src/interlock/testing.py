@@ -8,21 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 
 from interlock.assemble import SQLITE, open_objects
 from interlock.client.local import LocalClient
 from interlock.client.port import Client
+from interlock.domain.approval import Decision, GateFilter, GateStatus
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.principal import local
+from interlock.domain.principal import DEFAULT_TENANT, local
 from interlock.domain.retry import SECOND
 from interlock.engine.engine import Engine
 from interlock.sdk import values
 from interlock.sdk.app import App
 from interlock.sdk.blocking import blocking
+from interlock.sdk.handle import JobHandle
 from interlock.sdk.tasks import Task
 from interlock.storage.merged import merged
 from interlock.storage.sqlite.store import SQLiteStore
@@ -96,7 +98,25 @@ class MemoryApp(App):
         if sent := await self.enqueued(task):
             raise AssertionError(f"{task.name} was enqueued with {sent}")
 
+    async def decide(
+        self,
+        job: JobHandle[Any] | str,
+        decision: Literal["approve", "deny"] = "approve",
+        *,
+        comment: str | None = None,
+        data: Any = None,
+    ) -> None:
+        """Answer what a job asks of people; it goes on, or ends, at the next `run_until_idle()`."""
+        id = job if isinstance(job, str) else job.id
+        gates = (await self._local()).engine.gates
+        found = await gates.list(DEFAULT_TENANT, GateFilter(status=GateStatus.OPEN, job_id=id, limit=1))
+        if not found:
+            raise AssertionError(f"job {id} asks nobody anything")
+        kept = None if data is None else values.encode(data)
+        await gates.decide(local(), found[0].id, Decision(decision), comment=comment, data=kept)
+
     run_until_idle_sync = blocking(run_until_idle)
+    decide_sync = blocking(decide)
     enqueued_sync = blocking(enqueued)
     assert_enqueued_sync = blocking(assert_enqueued)
     assert_not_enqueued_sync = blocking(assert_not_enqueued)

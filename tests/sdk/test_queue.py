@@ -289,3 +289,20 @@ def test_a_queue_in_memory_is_for_tests(interlock_app: MemoryApp) -> None:
         return [job.status for job in await (await interlock_app.client()).find(Filter())]
 
     assert asyncio.run(ended()) == [Status.SUCCEEDED]
+
+
+async def test_a_queue_that_is_told_no_place_is_where_the_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "interlock.toml").write_text('database = "sqlite:///from-the-file.db"\ntenant = "ours"\n')
+    queue = interlock.Queue("mail")
+    await queue.push(1)
+    await queue.close()
+    monkeypatch.setenv("INTERLOCK_DATABASE", f"sqlite:///{tmp_path}/from-the-environment.db")
+    other = interlock.Queue("mail")
+    assert await other.size() == 0
+    await other.close()
+    named = interlock.Queue("mail", f"sqlite:///{tmp_path}/from-the-file.db", tenant="ours")
+    assert await named.size() == 1
+    await named.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -116,6 +117,42 @@ async def test_a_parent_and_its_children_run_until_idle(interlock_app: MemoryApp
     handle = await parent.enqueue()
     assert await app.run_until_idle() == 5
     assert await handle.result(timeout=1) == 6
+
+
+async def test_what_a_job_asks_of_people_is_decided_by_the_test(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task
+    async def publish(ctx: interlock.Context, on_deny: Literal["fail", "resume"]) -> list[object]:
+        answer = await ctx.approve("Publish?", schema={"type": "object"}, on_deny=on_deny)
+        return [answer.approved, answer.comment, answer.data]
+
+    approved, denied, refused = [await publish.enqueue(on_deny) for on_deny in ("fail", "resume", "fail")]
+    with pytest.raises(AssertionError, match="asks nobody anything"):
+        await app.decide(approved)
+    await app.run_until_idle()
+    await app.decide(approved, data={"title": "Tides"})
+    await app.decide(denied.id, "deny", comment="not yet")
+    await app.decide(refused, "deny")
+    await app.run_until_idle()
+    assert await approved.result(timeout=1) == [True, None, {"title": "Tides"}]
+    assert await denied.result(timeout=1) == [False, "not yet", None]
+    with pytest.raises(interlock.JobFailed):
+        await refused.result(timeout=1)
+
+
+def test_blocking_tests_decide_too(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task
+    def ask(ctx: interlock.Context) -> bool:
+        return ctx.approve_sync("Go on?").approved
+
+    handle = ask.enqueue_sync()
+    app.run_until_idle_sync()
+    app.decide_sync(handle)
+    app.run_until_idle_sync()
+    assert handle.result_sync(timeout=1) is True
 
 
 def test_the_plugin_is_loaded_by_its_name(pytester: pytest.Pytester) -> None:

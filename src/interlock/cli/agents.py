@@ -8,13 +8,13 @@ from cyclopts import App, Parameter
 
 from interlock import shown, wire
 from interlock.cli import output
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.registry import Agent
 from interlock.engine.engine import Engine
 
 app = App(name="agents", help="Register agents: whom jobs are for, and how many of their jobs run at once.")
-NOTHING = Common()
+NOTHING = Anywhere()
 
 
 @app.command(name="list")
@@ -22,7 +22,7 @@ def list_(
     *,
     after: Annotated[str | None, Parameter(help="KIND/ID of the last one seen")] = None,
     limit: int = 50,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Show agents by kind and id."""
 
@@ -58,7 +58,7 @@ def set_(
     ] = None,
     strict: Annotated[bool, Parameter(help="a started job keeps its place until it has ended")] = True,
     defaults: Annotated[str | None, Parameter(help="JSON: max_attempts, priority, timeout_seconds, backoff …")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Register an agent or change it. A new limit acts at once, a lower one as its jobs end."""
     values: dict[str, Any] = {} if defaults is None else wire.json_object(defaults, what="defaults")
@@ -77,7 +77,7 @@ def set_(
 
 
 @app.command
-def delete(kind: str, id: str, *, common: Common = NOTHING) -> None:
+def delete(kind: str, id: str, *, common: Anywhere = NOTHING) -> None:
     """Forget an agent that has no unfinished jobs."""
 
     async def command(engine: Engine, who: Principal) -> None:

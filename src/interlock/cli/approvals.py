@@ -8,14 +8,14 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import output
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
 from interlock.domain.principal import Principal
 from interlock.engine import shown
 from interlock.engine.engine import Engine
 
 app = App(name="approvals", help="See what jobs ask of people, and answer.")
-NOTHING = Common()
+NOTHING = Anywhere()
 
 Comment = Annotated[str | None, Parameter(help="why; told to the job and kept in its history")]
 Digest = Annotated[str | None, Parameter(help="what was looked at: refused if the gate asks something else")]
@@ -29,7 +29,7 @@ def list_(
     job: Annotated[str | None, Parameter(help="only those of this job")] = None,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
     before: Annotated[str | None, Parameter(help="only those older than this one, to page on")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """List gates, newest first."""
 
@@ -60,7 +60,7 @@ def list_(
 
 
 @app.command
-def show(approval_id: str, *, common: Common = NOTHING) -> None:
+def show(approval_id: str, *, common: Anywhere = NOTHING) -> None:
     """Show one gate: what is asked, about what, and who has voted."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Approval, str | None]:
@@ -82,20 +82,20 @@ def approve(
     comment: Comment = None,
     data: Annotated[str | None, Parameter(help="JSON that fits the schema of the gate")] = None,
     digest: Digest = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Let the job go on."""
     _decide(common, approval_id, Decision.APPROVE, comment, data, digest)
 
 
 @app.command
-def deny(approval_id: str, *, comment: Comment = None, digest: Digest = None, common: Common = NOTHING) -> None:
+def deny(approval_id: str, *, comment: Comment = None, digest: Digest = None, common: Anywhere = NOTHING) -> None:
     """Refuse: the job fails, or goes on and knows."""
     _decide(common, approval_id, Decision.DENY, comment, None, digest)
 
 
 def _decide(
-    common: Common, approval_id: str, decision: Decision, comment: str | None, data: str | None, digest: str | None
+    common: Anywhere, approval_id: str, decision: Decision, comment: str | None, data: str | None, digest: str | None
 ) -> None:
     async def command(engine: Engine, who: Principal) -> Approval:
         kept = None if data is None else data.encode("utf-8", "surrogateescape")

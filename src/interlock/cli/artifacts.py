@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from interlock import wire
 from interlock.cli import output
 from interlock.cli.files import whole_or_absent
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.artifact import Artifact
 from interlock.domain.principal import Principal
 from interlock.engine.artifacts import LONGEST_PAGE
@@ -21,7 +21,7 @@ from interlock.errors import Invalid, NotFound
 from interlock.shown import artifact_to_dict
 
 app = App(name="artifacts", help="See and fetch the files of jobs.")
-NOTHING = Common()
+NOTHING = Anywhere()
 
 
 @app.command(name="list")
@@ -30,7 +30,7 @@ def list_(
     *,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
     before: Annotated[str | None, Parameter(help="only those older than this one, to page on")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """List the files and links of a job, newest first."""
 
@@ -57,7 +57,7 @@ def get(
     artifact: str,
     *,
     to: Annotated[Path | None, Parameter(name=["--output", "-o"], help="a file, there when it is whole")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Fetch a file of a job by its name or id, to standard output or a file; its hash is checked on the way.
 

@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
-import msgspec
 from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import output
 from interlock.cli.files import whole_or_absent
-from interlock.cli.session import BAD_AUDIT, Common, run
+from interlock.cli.session import BAD_AUDIT, Anywhere, run
 from interlock.domain.audit import VerifiedPart
 from interlock.domain.principal import Principal
 from interlock.engine.audit import MOST_AT_ONCE
@@ -20,7 +19,7 @@ from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
 app = App(name="audit", help="Prove what happened.")
-NOTHING = Common()
+NOTHING = Anywhere()
 AllTenants = Annotated[bool, Parameter(negative=(), help="not only the one tenant")]
 
 
@@ -30,7 +29,7 @@ def verify(
     all_tenants: AllTenants = False,
     limit: Annotated[int | None, Parameter(help="stop after so many jobs and tell where to go on")] = None,
     cursor: Annotated[str | None, Parameter(help="where the run before has stopped")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Recompute the chains of history and name the first row that does not fit. Exit code 7 if there is one."""
 
@@ -39,7 +38,8 @@ def verify(
             return await _verify(engine, who.tenant, limit, cursor)
         if limit is not None or cursor is not None:
             raise Invalid("--limit and --cursor are for one tenant", pointer="/limit")
-        return VerifiedPart(*await engine.reads.verify(), next=None)
+        _need_database(common)
+        return await _verify_everybody(engine)
 
     told = run(common, command)
     if common.json:
@@ -51,6 +51,18 @@ def verify(
             output.say(f"go on with --cursor {told.next}")
     if told.first_bad is not None:
         sys.exit(BAD_AUDIT)
+
+
+async def _verify_everybody(engine: Engine) -> VerifiedPart:
+    """Part after part, tenant after tenant."""
+    total = VerifiedPart(0, 0, None, None)
+    with output.progress("verified") as tell:
+        async for part in engine.audit.verify_everybody():
+            total = VerifiedPart(
+                total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad, None
+            )
+            tell(total.jobs)
+    return total
 
 
 async def _verify(engine: Engine, tenant: str, limit: int | None, cursor: str | None) -> VerifiedPart:
@@ -67,13 +79,18 @@ async def _verify(engine: Engine, tenant: str, limit: int | None, cursor: str | 
             total = VerifiedPart(
                 total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad, part.next
             )
-            if total.next is None or total.jobs == limit:
+            if total.next is None or (limit is not None and total.jobs >= limit):
                 return total
             tell(total.jobs)
 
 
+def _need_database(common: Anywhere) -> None:
+    if common.server is not None:
+        raise Invalid("a server tells of one tenant only: see all of them on the --database", pointer="/server")
+
+
 @app.command
-def head(*, common: Common = NOTHING) -> None:
+def head(*, common: Anywhere = NOTHING) -> None:
     """Print one hash over the ends of all chains, to be kept elsewhere."""
 
     async def command(engine: Engine, who: Principal) -> str:
@@ -91,11 +108,13 @@ def export(
     *,
     to: Annotated[Path | None, Parameter(name=["--output", "-o"], help="a file, there when it is whole")] = None,
     all_tenants: AllTenants = False,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Write every row of history as JSON lines, job after job in the order of arrival, to standard output or a file."""
 
     async def command(engine: Engine, who: Principal) -> tuple[int, int]:
+        if all_tenants:
+            _need_database(common)
         tenants = sorted(await engine.store.tenants()) if all_tenants else [who.tenant]
         if to is None:
             return await _export(engine, tenants, sys.stdout.buffer)
@@ -116,7 +135,7 @@ async def _export(engine: Engine, tenants: list[str], file: BinaryIO) -> tuple[i
                     for one in page
                     for row in one.rows
                 ]
-                file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+                file.write("".join(map(output.json_line, lines)).encode())
                 jobs, rows = jobs + len(page), rows + len(lines)
                 tell(jobs)
     file.flush()

@@ -20,6 +20,7 @@ MASK: Final = "***"
 # Names under which a URL, or a key of an issuer, carries what nobody may read.
 SECRET: Final = frozenset(
     {"password", "passwd", "passfile", "sslpassword", "secret", "client_secret", "token", "access_key", "secret_key"}
+    | {"codeq_webhook_secret"}
     | {"k", "d", "p", "q", "dp", "dq", "qi", "oth"}
 )
 
@@ -32,7 +33,7 @@ def show(*, common: Common = NOTHING) -> None:
     async def command() -> dict[str, tuple[Any, str]]:
         values, said = asdict(config.load(flags)), config.sources(flags)
         values["auth"] = values["auth"] or config.OFF
-        return {name: (masked(value), said[name]) for name, value in values.items()}
+        return {name: (value, said[name]) for name, value in masked(values).items()}
 
     settings = guard(common, command)
     if common.json:
@@ -49,7 +50,10 @@ def masked(value: Any) -> Any:
     if isinstance(value, str):
         return _masked_url(value) if "://" in value else value
     if isinstance(value, Mapping):
-        return {name: MASK if str(name).lower() in SECRET else masked(inner) for name, inner in value.items()}
+        return {
+            name: MASK if inner is not None and str(name).lower() in SECRET else masked(inner)
+            for name, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [masked(inner) for inner in value]
     return value

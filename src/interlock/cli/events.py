@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from interlock import wire
 from interlock.cli import output
-from interlock.cli.session import UNSUCCESSFUL, Common, run
+from interlock.cli.session import UNSUCCESSFUL, Anywhere, run
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.principal import Principal
@@ -18,14 +18,14 @@ from interlock.domain.progress import EventRow
 from interlock.engine.engine import Engine
 from interlock.engine.waits import LONGEST_WAIT_SECONDS
 
-NOTHING = Common()
+NOTHING = Anywhere()
 
 
 def tail(
     job_id: str | None = None,
     *,
     after: Annotated[int, Parameter(help="only events of the job after this number")] = 0,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Print events as they are told: of one job until it has ended, or of all jobs from now on; JSON lines with --json.
 
@@ -50,7 +50,7 @@ def wait(
     job_id: str,
     *,
     timeout: Annotated[float | None, Parameter(help="seconds to wait; not given = until it ends")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Wait for a job to end and print its result. Exit code 6 if it ended otherwise than succeeded, or not in time."""
 
@@ -86,12 +86,12 @@ def _ending(job: Job) -> str:
     return f"job {job.id} ended as {job.status}" + (f": {why}" if why else "")
 
 
-def _print(rows: list[EventRow], common: Common, *, with_job: bool) -> None:
+def _print(rows: list[EventRow], common: Anywhere, *, with_job: bool) -> None:
     for row in rows:
         if common.json:
             payload = None if row.payload is None else msgspec.Raw(row.payload.encode())
             shown: dict[str, Any] = row._asdict() | {"payload": payload, "at": wire.when(row.at)}
-            sys.stdout.write(msgspec.json.encode(shown).decode() + "\n")
+            sys.stdout.write(output.json_line(shown))
         else:
             parts = [wire.when(row.at), *([row.job_id] if with_job else []), f"{row.level:<5}", row.message]
             output.say(" ".join([*parts, *([row.payload] if row.payload else [])]))

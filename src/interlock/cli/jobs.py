@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import output
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import Principal
@@ -21,7 +21,7 @@ from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
 app = App(name="jobs", help="Add jobs, look at them, stop them and do them again.")
-NOTHING = Common()
+NOTHING = Anywhere()
 
 
 @app.command
@@ -42,7 +42,7 @@ def add(
     repository: str | None = None,
     affinity: str | None = None,
     parent: str | None = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Add one job.
 
@@ -93,7 +93,7 @@ def list_(
     created_before: datetime | None = None,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
     before: Annotated[int | None, Parameter(help="only jobs older than this seq, to page on")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """List jobs, newest first."""
 
@@ -131,7 +131,7 @@ def list_(
 
 
 @app.command
-def show(job_id: str, *, common: Common = NOTHING) -> None:
+def show(job_id: str, *, common: Anywhere = NOTHING) -> None:
     """Show one job with its history."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, list[HistoryRow], int]:
@@ -159,7 +159,7 @@ def show(job_id: str, *, common: Common = NOTHING) -> None:
 
 
 @app.command
-def why(job_id: str, *, common: Common = NOTHING) -> None:
+def why(job_id: str, *, common: Anywhere = NOTHING) -> None:
     """Say what keeps a job from running."""
 
     async def command(engine: Engine, who: Principal) -> Why:

@@ -14,6 +14,7 @@ from interlock.cli import (
     approvals,
     artifacts,
     audit,
+    bench,
     config,
     doctor,
     events,
@@ -22,6 +23,7 @@ from interlock.cli import (
     output,
     queues,
     restored,
+    shards,
     subscriptions,
     tokens,
     types,
@@ -50,11 +52,14 @@ app.command(tokens.app)
 app.command(audit.app)
 app.command(operations.prune)
 app.command(restored.restored)
+app.command(shards.app)
 app.command(config.app)
 app.command(doctor.doctor)
+app.command(bench.bench)
 # By name: a web server takes its time to be loaded.
 app.command("interlock.cli.serve:app", name="serve", help="Serve the HTTP API until SIGTERM or SIGINT.")
 app.command("interlock.cli.up:app", name="up", help="Try it: server, worker and a demo in one process on SQLite.")
+app.command("interlock.cli.mcp:app", name="mcp", help="Serve tools for agents (MCP) on standard input and output.")
 app.command(worker.app)
 NOTHING = Common()
 
@@ -64,7 +69,7 @@ def migrate(*, common: Common = NOTHING) -> None:
     """Bring the database up to date. On PostgreSQL, connect as the owner of the schema."""
 
     async def command() -> list[str]:
-        return await assemble.migrate(common.settings.database)
+        return await assemble.migrate_all(common.settings)
 
     applied = guard(common, command)
     if common.json:
@@ -77,6 +82,12 @@ def main() -> None:
     """Run the command line; a usage error is exit code 2."""
     try:
         app(exit_on_error=False, print_error=True)
+    except cyclopts.UnknownOptionError:
+        if "--server" in sys.argv:
+            print(
+                "interlock: this works where the database is and cannot ask a server: say --database", file=sys.stderr
+            )
+        sys.exit(USAGE)
     except cyclopts.CycloptsError:
         sys.exit(USAGE)
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from interlock import wire
 from interlock.cli import jobs, output
-from interlock.cli.session import REFUSED, Common, guard, run
+from interlock.cli.session import REFUSED, Anywhere, guard, run
 from interlock.domain.job import Filter, Job, Receipt
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import START, Action
@@ -22,7 +22,7 @@ from interlock.engine.operations import Bulk
 from interlock.engine.retention import Pruned
 from interlock.errors import Invalid
 
-NOTHING = Common()
+NOTHING = Anywhere()
 Reason = Annotated[str | None, Parameter(help="why; kept in the history of the job")]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="do not ask")]
 DryRun = Annotated[bool, Parameter(negative=(), help="only tell how many they would be")]
@@ -71,7 +71,7 @@ def cancel(
     which: Which = ANY,
     dry_run: DryRun = False,
     yes: Yes = False,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Stop jobs: at once unless they run, then by request, or by force.
 
@@ -100,7 +100,7 @@ def cancel(
 
 
 @jobs.app.command
-def revoke(job_id: str, *, reason: Reason = None, common: Common = NOTHING) -> None:
+def revoke(job_id: str, *, reason: Reason = None, common: Anywhere = NOTHING) -> None:
     """End a lease now, as if it had expired: the job is tried again, if it may be."""
 
     async def command(engine: Engine, who: Principal) -> Receipt:
@@ -127,7 +127,7 @@ def redrive(
     which: Which = ANY,
     dry_run: DryRun = False,
     yes: Yes = False,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Do ended jobs again, each by a new job. Of many, those that were redriven before are passed over.
 
@@ -165,7 +165,7 @@ def prune(
     days: Annotated[float, Parameter(help="delete what ended more than so many days ago")],
     dry_run: DryRun = False,
     yes: Yes = False,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Delete ended jobs with all they own: history, steps, events, approvals, artifacts. There is no way back."""
 
@@ -174,23 +174,25 @@ def prune(
         with output.progress("counted" if dry_run else "deleted") as tell:
             while True:
                 done = await engine.retention.prune(who, days, limit=1000, dry_run=dry_run, after_seq=after_seq)
+                cannot_go_on = dry_run and done.last_seq == after_seq  # a server always counts from the start
                 deleted, after_seq = deleted + done.deleted, done.last_seq
                 tell(deleted)
-                if not done.more:
-                    return Pruned(deleted, False, after_seq)
+                if not done.more or cannot_go_on:
+                    return Pruned(deleted, done.more, after_seq)
 
     if not dry_run and not yes:
         found = run(common, lambda engine, who: command(engine, who, True)).deleted
-        _confirm(common, f"delete {found} jobs of tenant {common.who.tenant} for good")
+        whose = "on the server" if common.server is not None else f"of tenant {common.who.tenant}"
+        _confirm(common, f"delete {found} jobs {whose} for good")
     done = run(common, lambda engine, who: command(engine, who, dry_run))
     if common.json:
-        output.as_json({"deleted": 0 if dry_run else done.deleted, "matched": done.deleted, "more": False})
+        output.as_json({"deleted": 0 if dry_run else done.deleted, "matched": done.deleted, "more": done.more})
     else:
-        output.say(f"{done.deleted} jobs {'would be' if dry_run else 'were'} deleted")
+        output.say(f"{done.deleted} jobs{' or more' if done.more else ''} {'would be' if dry_run else 'were'} deleted")
 
 
 def _many(
-    common: Common,
+    common: Anywhere,
     action: Action,
     ids: tuple[str, ...],
     which: Which,
@@ -242,7 +244,7 @@ async def _all_that_fit(filter: Filter, act: Callable[[Filter], Awaitable[Bulk]]
             filter = filter._replace(before_seq=told.before_seq)
 
 
-def _confirm(common: Common, what: str) -> None:
+def _confirm(common: Anywhere, what: str) -> None:
     """Ask a person; whoever cannot be asked has to say --yes."""
     if not sys.stdin.isatty() or common.json:
         _refuse(common, f"this would {what}; say --yes to do it, or --dry-run to see how many they are")
@@ -250,7 +252,7 @@ def _confirm(common: Common, what: str) -> None:
         _refuse(common, "nothing was done")
 
 
-def _refuse(common: Common, why: str) -> NoReturn:
+def _refuse(common: Anywhere, why: str) -> NoReturn:
     async def refuse() -> NoReturn:
         raise Invalid(why)
 

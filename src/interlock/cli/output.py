@@ -25,7 +25,22 @@ def inert(value: object) -> str:
 
 def as_json(value: object) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.write(_inert_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
+
+
+def json_line(value: object) -> str:
+    """One JSON document on one line, whatever white space is in what people wrote."""
+    return _inert_json(msgspec.json.format(msgspec.json.encode(value), indent=-1).decode()) + "\n"
+
+
+def _inert_json(text: str) -> str:
+    """The same document: what could steer a terminal stands inside strings only, where an escape says the same."""
+    return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -8,18 +8,18 @@ from cyclopts import App, Parameter
 
 from interlock import shown
 from interlock.cli import output
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.registry import QueueStats
 from interlock.engine.engine import Engine
 
 app = App(name="queues", help="See how many jobs of each type are where; pause and resume types.")
-NOTHING = Common()
+NOTHING = Anywhere()
 COUNTS = ("ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter")
 
 
 @app.command(name="list")
-def list_(*, common: Common = NOTHING) -> None:
+def list_(*, common: Anywhere = NOTHING) -> None:
     """Show the counts of every type."""
 
     async def command(engine: Engine, who: Principal) -> tuple[list[QueueStats], int]:
@@ -40,7 +40,7 @@ def pause(
     type: str,
     *,
     reason: Annotated[str | None, Parameter(help="why; shown to whoever asks")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Hand out no more jobs of this type until it is resumed; running jobs go on."""
 
@@ -52,7 +52,7 @@ def pause(
 
 
 @app.command
-def resume(type: str, *, common: Common = NOTHING) -> None:
+def resume(type: str, *, common: Anywhere = NOTHING) -> None:
     """Hand out jobs of this type again."""
 
     async def command(engine: Engine, who: Principal) -> None:
@@ -62,7 +62,7 @@ def resume(type: str, *, common: Common = NOTHING) -> None:
     _tell(common, type, "resumed")
 
 
-def _tell(common: Common, type: str, what: str) -> None:
+def _tell(common: Anywhere, type: str, what: str) -> None:
     shown: dict[str, Any] = {"type": type, "paused": what == "paused"}
     if common.json:
         output.as_json(shown)

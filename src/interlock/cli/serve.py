@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
+import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
-from interlock import assemble, config
-from interlock.api import logs
+from interlock import assemble, config, tracing
 from interlock.api.app import create_app
+from interlock.api.codeq.callers import Callers
 from interlock.api.gate import Gate
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of
-from interlock.cli import output
-from interlock.cli.session import Common, guard
+from interlock.cli import codeq, logs, output
+from interlock.cli.session import Common, guard, loop_factory
 from interlock.config import Settings
 from interlock.dashboard.app import Dashboard
+from interlock.dashboard.sessions import Sessions
 from interlock.domain.destination import Allowance
 from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
@@ -29,6 +30,8 @@ from interlock.errors import Invalid
 
 app = App(name="serve")
 NOTHING = Common()
+NOBODY_ELSE: Final = Callers()
+KEY_BYTES = 32
 
 
 @app.default
@@ -48,19 +51,21 @@ def serve(
         with only_server_of(settings.database):
             await _serve(settings)
 
-    guard(common, run, loop_factory=_loop_factory())
+    guard(common, run, loop_factory=loop_factory())
 
 
 async def _serve(settings: Settings) -> None:
     logs.configure()
+    tracing.configure()
     keys = Outside(Allowance.of(settings.webhooks_allow))
     async with (
         _closed_in_the_end(keys),
+        codeq.callers(settings, keys.fetch) as callers,
         assemble.engine_of(settings, trust=assemble.trust(settings, keys.fetch)) as engine,
     ):
         engine.upkeep.start()
         engine.sender.start()
-        service = application(engine, settings)
+        service = application(engine, settings, callers)
         with listen(settings.host, settings.port) as listening:
             server = Server(service, listening)
             _say_where(url_of(listening), settings)
@@ -75,19 +80,21 @@ async def _closed_in_the_end(outside: Outside) -> AsyncIterator[None]:
         await outside.close()
 
 
-def application(engine: Engine, settings: Settings) -> Gate:
+def application(engine: Engine, settings: Settings, callers: Callers = NOBODY_ELSE) -> Gate:
     """Everything that is served: the API, and the dashboard beside it."""
-    dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant)
-    return create_app(engine, options(settings), mounts=dashboard.mounts)
+    sessions = Sessions(session_key(settings.database))
+    dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=sessions)
+    return create_app(engine, options(settings, callers), mounts=dashboard.mounts)
 
 
-def options(settings: Settings) -> Options:
+def options(settings: Settings, callers: Callers = NOBODY_ELSE) -> Options:
     """What the settings mean for the service."""
     return Options(
         auth=bool(settings.auth),
         tenant=settings.tenant,
         hosts=settings.hosts,
         faces=settings.faces,
+        codeq=callers,
         # The same for every server of one database, and known to nobody who does not know how to reach it.
         cursor_key=hashlib.sha256(b"interlock cursors\n" + settings.database.encode()).digest(),
         rate_per_second=settings.rate_per_second,
@@ -103,8 +110,7 @@ def only_server_of(database: str) -> Iterator[None]:
         return
     import fcntl
 
-    path = Path(database.removeprefix(assemble.SQLITE) + ".serving")
-    with path.open("w") as held:
+    with _serving(database).open("ab") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -112,15 +118,28 @@ def only_server_of(database: str) -> Iterator[None]:
         yield
 
 
+def session_key(database: str) -> bytes:
+    """What seals the cookies of the dashboard, the same after a restart and for every server of one database."""
+    if database.endswith(":memory:"):
+        return secrets.token_bytes(KEY_BYTES)
+    if not database.startswith(assemble.SQLITE):
+        return hashlib.sha256(b"interlock sessions\n" + database.encode()).digest()
+    # Where a file is could be guessed; only the one server of it reads and writes this.
+    path = _serving(database)
+    key = path.read_bytes() if path.exists() else b""
+    if len(key) != KEY_BYTES:
+        key = secrets.token_bytes(KEY_BYTES)
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        path.write_bytes(key)
+    return key
+
+
+def _serving(database: str) -> Path:
+    return Path(database.removeprefix(assemble.SQLITE) + ".serving")
+
+
 def _say_where(url: str, settings: Settings) -> None:
     open_to_all = "" if settings.auth else " without auth: whoever is on this machine may do everything"
     output.say(f"interlock serves {url}{open_to_all}")
     sys.stdout.flush()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # not to be had on this system
-        return None
-    return uvloop.new_event_loop

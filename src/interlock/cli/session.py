@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 from cyclopts import Parameter
@@ -31,6 +32,7 @@ UNSUCCESSFUL: Final = 6
 BAD_AUDIT: Final = 7
 INTERRUPTED: Final = 130
 NOBODY_READS: Final = 141
+TOKEN: Final = "INTERLOCK_TOKEN"
 
 
 @Parameter(name="*")
@@ -52,14 +54,58 @@ class Common:
         return principal.local(self.settings.tenant)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Anywhere(Common):
+    """The same for commands that a server can answer too."""
+
+    server: Annotated[str | None, Parameter(help="ask this server, https://HOST, not a database")] = None
+    token_file: Annotated[Path | None, Parameter(help="file with the token for it; else INTERLOCK_TOKEN")] = None
+
+
 def run(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) -> T:
-    """Run a command on the engine behind the settings; errors end the process with their exit code."""
+    """Run a command on the server that was named, else on the engine behind the settings; errors are exit codes."""
+    return guard(common, lambda: _remotely(common, command) if isinstance(common, Anywhere) else _here(common, command))
 
-    async def with_engine() -> T:
-        async with assemble.engine_of(common.settings) as engine:
-            return await command(engine, common.who)
 
-    return guard(common, with_engine)
+async def _here(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) -> T:
+    async with assemble.engine_of(common.settings) as engine:
+        return await command(engine, common.who)
+
+
+async def _remotely(common: Anywhere, command: Callable[[Engine, Principal], Awaitable[T]]) -> T:
+    if common.server is None:
+        if common.token_file is not None:
+            raise Invalid("a token goes with a server: name it with --server", pointer="/token")
+        return await _here(common, command)
+    if common.database is not None:
+        raise Invalid("say --server or --database, not both", pointer="/server")
+    if common.tenant is not None:
+        raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")
+    from interlock.cli.remote import desk  # an HTTP client takes its time to be loaded
+
+    async with desk.opened(common.server, token_of(common.token_file)) as (engine, who):
+        return await command(engine, who)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The quick event loop, for what runs for long."""
+    try:
+        import uvloop
+    except ImportError:  # not to be had on this system
+        return None
+    return uvloop.new_event_loop
+
+
+def token_of(file: Path | None) -> str | None:
+    """A secret is never an argument, which every process of the machine could read."""
+    file = file or (Path(path) if (path := os.environ.get(f"{TOKEN}_FILE")) else None)
+    if file is None:
+        return os.environ.get(TOKEN)
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file} cannot be read as a token: {error}", pointer="/token") from None
 
 
 def guard(
@@ -102,4 +148,4 @@ def exit_code(error: Error) -> int:
         case Unavailable():
             return NOT_REACHABLE
         case _:
-            return REFUSED if error.status in (403, 409, 410, 412) else FAILED
+            return REFUSED if error.status in (401, 403, 409, 410, 412) else FAILED

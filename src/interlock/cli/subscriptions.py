@@ -8,14 +8,14 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import output
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import Delivery, DeliveryFilter, DeliveryStatus, Mode, Subscription
 from interlock.engine.engine import Engine
 from interlock.engine.webhooks import Created, SubscriptionRequest, delivery_to_dict, subscription_to_dict
 
 app = App(name="subscriptions", help="Say who is told of what by webhooks, and see what became of telling them.")
-NOTHING = Common()
+NOTHING = Anywhere()
 ExpiresIn = Annotated[float | None, Parameter(help="seconds until it ends; not given = never")]
 Limit = Annotated[int, Parameter(help="1 to 200")]
 
@@ -32,7 +32,7 @@ def create(
     min_interval: Annotated[float, Parameter(help="seconds between two messages; bursts are folded")] = 0.0,
     expires_in: ExpiresIn = None,
     key: Annotated[str | None, Parameter(help="the same call again answers the same subscription")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Tell a URL of events. The secret that signs the messages is printed, the only time it is shown."""
     request = SubscriptionRequest(
@@ -62,7 +62,7 @@ def list_(
     *,
     limit: Limit = 50,
     before: Annotated[str | None, Parameter(help="only those older than this id, to page on")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """List subscriptions, newest first, without their secrets."""
 
@@ -87,7 +87,7 @@ def list_(
 
 
 @app.command
-def show(subscription_id: str, *, common: Common = NOTHING) -> None:
+def show(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
     """Show one subscription, without its secret."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
@@ -97,7 +97,7 @@ def show(subscription_id: str, *, common: Common = NOTHING) -> None:
 
 
 @app.command
-def delete(subscription_id: str, *, common: Common = NOTHING) -> None:
+def delete(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
     """Tell no more; what was on its way is dropped."""
 
     async def command(engine: Engine, who: Principal) -> None:
@@ -111,7 +111,7 @@ def delete(subscription_id: str, *, common: Common = NOTHING) -> None:
 
 
 @app.command
-def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Common = NOTHING) -> None:
+def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Anywhere = NOTHING) -> None:
     """Go on telling, for so long or without end; also after it had ended."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
@@ -122,7 +122,7 @@ def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Common 
 
 
 @app.command
-def rotate(subscription_id: str, *, common: Common = NOTHING) -> None:
+def rotate(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
     """Make a new secret and print it, the only time it is shown; for a day the old one signs too."""
 
     async def command(engine: Engine, who: Principal) -> str:
@@ -143,7 +143,7 @@ def deliveries(
     status: Annotated[DeliveryStatus | None, Parameter(help="whatever their status if not said")] = None,
     limit: Limit = 50,
     before: Annotated[str | None, Parameter(help="only those older than this id, to page on")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """List what was sent, newest first: to one subscription, or to all."""
 
@@ -163,7 +163,7 @@ def deliveries(
 
 
 @app.command
-def redeliver(delivery_id: str, *, common: Common = NOTHING) -> None:
+def redeliver(delivery_id: str, *, common: Anywhere = NOTHING) -> None:
     """Send a delivery again, with the same id and body; a running server does it."""
 
     async def command(engine: Engine, who: Principal) -> Delivery:
@@ -176,7 +176,7 @@ def redeliver(delivery_id: str, *, common: Common = NOTHING) -> None:
         output.say(f"{sent.id}: {sent.status}")
 
 
-def _tell(common: Common, found: Subscription, now: int) -> None:
+def _tell(common: Anywhere, found: Subscription, now: int) -> None:
     shown = subscription_to_dict(found, now=now)
     if common.json:
         output.as_json(shown)

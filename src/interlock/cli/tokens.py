@@ -6,16 +6,16 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from interlock import wire
+from interlock import shown, wire
 from interlock.cli import output
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.token import Token
 from interlock.engine.engine import Engine
 from interlock.engine.tokens import Minted
 
 app = App(name="tokens", help="Make, list and revoke bearer tokens.")
-NOTHING = Common()
+NOTHING = Anywhere()
 
 
 @app.command
@@ -29,7 +29,7 @@ def create(
     capability: Annotated[tuple[str, ...], Parameter(help="what its worker can do; none given = nothing")] = (),
     expires_in: Annotated[float | None, Parameter(help="seconds until it ends; not given = never")] = None,
     key: Annotated[str | None, Parameter(help="a name for this call, so that a repeat makes no second token")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Make a token for the tenant and print its text, the only time it is shown."""
     request = wire.TokenRequest(
@@ -48,7 +48,7 @@ def create(
 
     minted = run(common, command)
     if common.json:
-        output.as_json({"token": minted.text, **wire.token_to_dict(minted.token)})
+        output.as_json({"token": minted.text, **shown.token_to_dict(minted.token)})
     else:
         output.say(minted.text)
 
@@ -58,7 +58,7 @@ def list_(
     *,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
     before: Annotated[str | None, Parameter(help="only tokens older than this id, to page on")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """List the tokens of the tenant, newest first; never their text."""
 
@@ -67,7 +67,7 @@ def list_(
 
     tokens, now = run(common, command)
     if common.json:
-        output.as_json({"items": [wire.token_to_dict(token) for token in tokens]})
+        output.as_json({"items": [shown.token_to_dict(token) for token in tokens]})
     elif not tokens:
         output.say("no tokens")
     else:
@@ -82,7 +82,7 @@ def list_(
 
 
 @app.command
-def revoke(token_id: str, *, common: Common = NOTHING) -> None:
+def revoke(token_id: str, *, common: Anywhere = NOTHING) -> None:
     """End a token for good; it is refused everywhere within a second."""
 
     async def command(engine: Engine, who: Principal) -> Token:
@@ -90,7 +90,7 @@ def revoke(token_id: str, *, common: Common = NOTHING) -> None:
 
     token = run(common, command)
     if common.json:
-        output.as_json(wire.token_to_dict(token))
+        output.as_json(shown.token_to_dict(token))
     else:
         output.say(f"revoked {token.id}")
 

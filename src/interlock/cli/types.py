@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from interlock import shown, wire
 from interlock.cli import output
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.registry import JobType
 from interlock.engine.engine import Engine
@@ -19,11 +19,11 @@ from interlock.errors import Invalid
 app = App(
     name="types", help="Register types: the JSON Schema of their payload, what workers must be able to do, defaults."
 )
-NOTHING = Common()
+NOTHING = Anywhere()
 
 
 @app.command(name="list")
-def list_(*, common: Common = NOTHING) -> None:
+def list_(*, common: Anywhere = NOTHING) -> None:
     """Show every registered type."""
 
     async def command(engine: Engine, who: Principal) -> list[JobType]:
@@ -48,7 +48,7 @@ def list_(*, common: Common = NOTHING) -> None:
 
 
 @app.command
-def show(name: str, *, common: Common = NOTHING) -> None:
+def show(name: str, *, common: Anywhere = NOTHING) -> None:
     """Show one type whole."""
 
     async def command(engine: Engine, who: Principal) -> JobType:
@@ -68,7 +68,7 @@ def set_(
     schema: Annotated[str | None, Parameter(help="JSON text, @FILE, or - for standard input")] = None,
     requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; several = all")] = (),
     defaults: Annotated[str | None, Parameter(help="JSON: max_attempts, priority, timeout_seconds, backoff …")] = None,
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Register a type or change it. From then on every payload must fit the schema."""
 
@@ -85,7 +85,7 @@ def set_(
 
 
 @app.command
-def delete(name: str, *, common: Common = NOTHING) -> None:
+def delete(name: str, *, common: Anywhere = NOTHING) -> None:
     """Forget a type; its jobs stay, and new ones are no longer checked."""
 
     async def command(engine: Engine, who: Principal) -> None:

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from interlock import assemble, config
-from interlock.api import logs
+from interlock.api import faces
 from interlock.api.server import Server, listen, url_of
-from interlock.cli import output, serve
+from interlock.cli import logs, output, serve
 from interlock.cli.narrator import Narrator
-from interlock.cli.session import Common, guard
+from interlock.cli.session import Common, guard, loop_factory
 from interlock.cli.worker import find
 from interlock.client.local import LocalClient
 from interlock.config import Settings
@@ -64,11 +64,11 @@ def up(
         settings = config.load(flags)
         if not settings.database.startswith(assemble.SQLITE):
             raise Invalid("`up` is for a SQLite file; on PostgreSQL run `serve` and `worker`", pointer="/database")
-        settings = replace(settings, faces=settings.faces or config.FACES)
+        settings = replace(settings, faces=settings.faces or faces.at_hand())
         with serve.only_server_of(settings.database):
             await _up(settings, tasks)
 
-    guard(common, run)
+    guard(common, run, loop_factory=loop_factory())
 
 
 async def _up(settings: Settings, tasks: Tasks) -> None:

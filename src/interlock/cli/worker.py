@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
-import os
 import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
-import structlog
 from cyclopts import App, Parameter
 
-from interlock import assemble
+from interlock import assemble, tracing
+from interlock.cli import logs
 from interlock.cli.output import inert
-from interlock.cli.session import USAGE, exit_code
+from interlock.cli.session import USAGE, exit_code, loop_factory, token_of
 from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
 from interlock.worker.fleet import Fleet
@@ -25,7 +23,6 @@ from interlock.worker.log import logger
 from interlock.worker.loop import Worker
 
 app = App(name="worker", help="Run the tasks of an app.")
-TOKEN: Final = "INTERLOCK_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def worker(
     if processes > 1:
         if name is not None:
             refuse("several processes cannot share one --name")
-        log_as_json()
+        logs.configure()
         Fleet(serve, (order,), processes).run()
     else:
         serve(order)
@@ -82,7 +79,11 @@ def worker(
 
 def serve(order: Order) -> None:
     """One worker, in this process, until it is done or told to stop."""
-    log_as_json()
+    logs.configure()
+    try:
+        tracing.configure()
+    except Invalid as error:
+        refuse(str(error))
     tasks = find(order.target)
     try:
         work_for(tasks, order)
@@ -100,7 +101,7 @@ def serve(order: Order) -> None:
     except (ValueError, Error) as error:
         refuse(str(error))
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(one, tasks, order))
     except Error as error:
         logger().critical("worker ended", code=error.code, error=str(error))
@@ -113,20 +114,9 @@ def work_for(tasks: Tasks, order: Order) -> None:
         if order.token_file is not None:
             raise Invalid("a token goes with a server: name it with --server", pointer="/token")
         return
-    server, token = order.server, _token(order.token_file)
+    server, token = order.server, token_of(order.token_file)
     assemble.check_server(server, token=token)
     tasks.connect_by(lambda: assemble.open_client(server, token=token))
-
-
-def _token(file: Path | None) -> str | None:
-    """A secret is never an argument, which every process of the machine could read."""
-    file = file or (Path(path) if (path := os.environ.get(f"{TOKEN}_FILE")) else None)
-    if file is None:
-        return os.environ.get(TOKEN)
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{file} cannot be read as a token: {error}", pointer="/token") from None
 
 
 async def _run(one: Worker, tasks: Tasks, order: Order) -> None:
@@ -171,39 +161,3 @@ def find(target: str) -> Tasks:
 def refuse(why: str) -> NoReturn:
     print(f"interlock: {inert(why)}", file=sys.stderr)
     sys.exit(USAGE)
-
-
-def log_as_json() -> None:
-    """One JSON object a line on standard error, from our code and from libraries alike."""
-    shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-    ]
-    structlog.configure(
-        processors=[*shared[:2], shared[3], structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.dict_tracebacks,
-                structlog.processors.JSONRenderer(),
-            ],
-        )
-    )
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # not to be had on this system
-        return None
-    return uvloop.new_event_loop

@@ -8,14 +8,14 @@ from cyclopts import App, Parameter
 
 from interlock import shown, wire
 from interlock.cli import output
-from interlock.cli.session import Common, run
+from interlock.cli.session import Anywhere, run
 from interlock.domain.policy import ClaimAsk, Names
 from interlock.domain.presence import Presence
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 
 app = App(name="workers", help="See who asks for jobs, and who runs them.")
-NOTHING = Common()
+NOTHING = Anywhere()
 
 
 @app.command(name="list")
@@ -23,7 +23,7 @@ def list_(
     *,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
     after: Annotated[str, Parameter(help="only workers whose names come after this one, to page on")] = "",
-    common: Common = NOTHING,
+    common: Anywhere = NOTHING,
 ) -> None:
     """Show workers by name: what they take, when they last asked, and how many jobs they run."""
 

@@ -7,6 +7,7 @@ import traceback
 from functools import partial
 from typing import Any, Final
 
+from interlock import tracing
 from interlock.client.port import error_body
 from interlock.domain.decide import CancelAck, Complete, Finish
 from interlock.domain.decide import Fail as Failed
@@ -22,7 +23,17 @@ LONGEST_TRACEBACK: Final = 6000
 
 
 async def execute(run: Run, threads: Threads) -> Finish | None:
-    """Run the task; whatever it does, the answer is how the job goes on."""
+    """Run the task; whatever it does, the answer is how the job goes on. Its span hangs under the enqueuer's."""
+    job = run.job
+    told = {"interlock.job.id": job.id, "interlock.job.type": job.type, "interlock.job.attempt": job.attempt}
+    with tracing.span(f"run {job.type}", "consumer", parent=job.traceparent, attributes=told) as span:
+        outcome = await _execute(run, threads)
+        if span is not None and outcome is not None:
+            span.set_attribute("interlock.outcome", outcome.verb)
+        return outcome
+
+
+async def _execute(run: Run, threads: Threads) -> Finish | None:
     try:
         arguments = run.task.signature.unpack(run.job.payload)
     except Error as error:

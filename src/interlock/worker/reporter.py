@@ -100,7 +100,8 @@ class Reporter:
                 self._refused(run, order, answer.error)
             else:
                 self._settled(run)
-                self._note(run, order, answer)
+                if type(order) is not Complete:
+                    self._note(run, order, answer)
 
     async def _insist(self, verb: Callable[[T], Awaitable[A]], items: T) -> A:
         """The answer, however long the queue is away: every report may be repeated."""
@@ -144,8 +145,7 @@ class Reporter:
             self._log.error("a report was refused", job=run.job.id, fence=run.job.fence, error=str(error))
 
     def _note(self, run: Run, order: Finish, receipt: Receipt) -> None:
-        if not isinstance(order, Complete):
-            self._log.info(
-                "run ended", job=run.job.id, type=run.job.type, attempt=run.job.attempt, by=str(order.verb),
-                status=str(receipt.status),
-            )  # fmt: skip
+        self._log.info(
+            "run ended", job=run.job.id, type=run.job.type, attempt=run.job.attempt, by=str(order.verb),
+            status=str(receipt.status),
+        )  # fmt: skip

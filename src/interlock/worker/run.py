@@ -34,11 +34,15 @@ class Claim:
 class Run:
     """A job that this worker holds."""
 
-    __slots__ = ("abandoned", "claim", "context", "ending", "grant", "handle", "job", "task", "telling", "timer")
+    __slots__ = (
+        "abandoned", "claim", "context", "ending", "grant", "handle", "holder", "job", "key", "task", "telling", "timer",
+    )  # fmt: skip
 
     def __init__(self, grant: Grant, task: Task[..., Any], claim: Claim) -> None:
         self.grant = grant
         self.job: Job = grant.job
+        self.key = (grant.job.id, grant.job.fence)
+        self.holder = (grant.job.id, grant.job.fence, grant.job.worker or "")
         self.task = task
         self.claim = claim
         self.context: Context | None = None
@@ -47,14 +51,6 @@ class Run:
         self.timer: asyncio.TimerHandle | None = None
         self.telling = False  # a heartbeat with events of this run is under way
         self.abandoned: asyncio.Future[Any] | None = None  # a thread that goes on although its run has ended
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.job.id, self.job.fence
-
-    @property
-    def holder(self) -> tuple[str, int, str]:
-        return self.job.id, self.job.fence, self.job.worker or ""
 
     def beat(self) -> Beat:
         """A sign of life, with what the task has told since the last one."""

@@ -1,0 +1,1 @@
+"""What commands ask of an engine, asked of a server instead."""

@@ -1,0 +1,47 @@
+"""A server in the place of an engine: what commands need of one, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+from interlock.cli.remote import jobs as on_jobs
+from interlock.cli.remote import people
+from interlock.cli.remote.line import Line
+from interlock.cli.remote.values import members
+from interlock.client.http_values import read
+from interlock.domain.principal import Principal, local
+from interlock.engine.engine import Engine
+
+
+class Remote:
+    """The actors of an engine whose verbs commands call, each asked over HTTP."""
+
+    def __init__(self, line: Line) -> None:
+        self.jobs = on_jobs.RemoteJobs(line)
+        self.reads = on_jobs.RemoteReads(line)
+        self.operations = on_jobs.RemoteOperations(line)
+        self.retention = on_jobs.RemoteRetention(line)
+        self.why = on_jobs.RemoteWhys(line)
+        self.waits = on_jobs.RemoteWaits(line)
+        self.progress = on_jobs.RemoteProgress(line)
+        self.audit = on_jobs.RemoteAudit(line)
+        self.workers = on_jobs.RemoteWorkers(line)
+        self.gates = people.RemoteGates(line)
+        self.registry = people.RemoteRegistry(line)
+        self.tokens = people.RemoteTokens(line)
+        self.webhooks = people.RemoteWebhooks(line)
+        self.artifacts = people.RemoteArtifacts(line)
+
+
+@asynccontextmanager
+async def opened(server: str, token: str | None) -> AsyncIterator[tuple[Engine, Principal]]:
+    """A server for as long as the block lasts, and whom it takes the caller for."""
+    line = Line(server, token)
+    try:
+        me = members((await line.get("/v1/me")).body)
+        who = local(read(me["tenant"], str))._replace(actor=read(me["actor"], str))
+        yield cast(Engine, Remote(line)), who
+    finally:
+        await line.close()

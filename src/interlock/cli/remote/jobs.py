@@ -1,0 +1,240 @@
+"""Jobs on a server: added, looked at, followed, stopped, done again, audited and deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from interlock import wire
+from interlock.cli.remote import values
+from interlock.cli.remote.line import LONGEST_PAGE, Line
+from interlock.client.http_calls import Answer, refusal
+from interlock.client.http_errors import rebuilt
+from interlock.client.http_stream import QUIET_SECONDS
+from interlock.client.http_values import EventShape, QueueShape, ReceiptShape, event, queue, read, receipt
+from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
+from interlock.domain.operations import START, Action
+from interlock.domain.presence import Presence
+from interlock.domain.principal import Principal
+from interlock.domain.progress import EventRow, Fed, Place
+from interlock.domain.registry import QueueStats
+from interlock.domain.why import Why
+from interlock.engine.operations import Bulk, Cascade
+from interlock.engine.retention import Pruned
+from interlock.errors import Error, Unavailable
+from interlock.wire import JobRequest
+
+AT_ONCE: Final = 1000
+PRUNED_AT_ONCE: Final = 10_000
+NOWHERE: Final = Place(0, 0, "", 0)
+
+
+class RemoteJobs:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def enqueue(self, who: Principal, request: JobRequest) -> Enqueued:
+        (added,) = await self._line.client.enqueue([request])
+        return added
+
+    async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
+        return await self._line.client.cancel(job_id, reason=reason, force=force)
+
+    async def revoke(self, who: Principal, job_id: str, *, reason: str | None = None) -> Receipt:
+        return await self._line.client.revoke(job_id, reason=reason)
+
+    async def pause(self, who: Principal, type: str, *, reason: str | None = None) -> None:
+        await self._line.post(f"/v1/queues/{quote(type, safe='')}/pause", {"reason": reason})
+
+    async def resume(self, who: Principal, type: str) -> None:
+        await self._line.post(f"/v1/queues/{quote(type, safe='')}/resume", {})
+
+
+class RemoteReads:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def now(self) -> int:
+        """By the clock of this machine: good enough to tell what is due from what is not yet."""
+        return time.time_ns() // 1000
+
+    async def job(self, tenant: str, job_id: str) -> Job:
+        return await self._line.client.get(job_id)
+
+    async def jobs(self, tenant: str, filter: Filter) -> list[Job]:
+        return await self._line.client.find(filter)
+
+    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
+        return await self._line.client.history(job_id)
+
+    async def queues(self, tenant: str) -> list[QueueStats]:
+        answer = await self._line.get("/v1/queues")
+        items = read(values.members(answer.body)["items"], list[QueueShape])
+        return [queue(one) for one in items]
+
+    async def head(self) -> str:
+        return read(values.members((await self._line.get("/v1/audit/head")).body)["head"], str)
+
+
+class RemoteOperations:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def cancel_tree(
+        self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False
+    ) -> Cascade:  # fmt: skip
+        path = f"/v1/jobs/{wire.job_id(job_id)}/cancel"
+        body = {"reason": reason, "force": force, "cascade": True}
+        answer = await self._line.post(path, body, job_id=job_id)
+        below = read(values.members(answer.body)["descendants"], int)
+        return Cascade(receipt(read(answer.body, ReceiptShape)), below)
+
+    async def redrive(
+        self,
+        who: Principal,
+        job_id: str,
+        *,
+        origin: str = START,
+        key: str | None = None,
+        payload: bytes | None = None,
+        **wishes: Any,
+    ) -> Enqueued:
+        overrides = wishes | ({} if payload is None else {"payload": msgspec.Raw(payload)})
+        path = f"/v1/jobs/{wire.job_id(job_id)}/redrive"
+        name = key or f"call/{wire.new_id()}"
+        body = {"from": origin, "overrides": overrides or None, "idempotency_key": name}
+        answer = await self._line.post(path, body, job_id=job_id, key=name)
+        said = values.members(answer.body)
+        is_replay = key is not None and answer.status == 200
+        return Enqueued(read(said["id"], str), read(said["seq"], int), is_replay)
+
+    async def bulk(
+        self,
+        who: Principal,
+        action: Action,
+        *,
+        ids: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        dry_run: bool = False,
+        reason: str | None = None,
+        force: bool = False,
+    ) -> Bulk:
+        """What a filter finds is named to the server, so that the next call can go on where this one has ended."""
+        found: list[Job] = []
+        if filter is not None:
+            found = await self._found(filter)
+            ids = [job.id for job in found]
+        if not ids:
+            return Bulk(0, 0, False)
+        body = {"action": action, "ids": ids, "dry_run": dry_run, "reason": reason, "force": force or None}
+        said = values.members((await self._line.post("/v1/jobs/bulk", body)).body)
+        refused = tuple(_refused(one) for one in read(said["refused"], list[dict[str, Any]]))
+        last = found[-1].seq if found else None
+        return Bulk(
+            read(said["matched"], int), read(said["done"], int), len(found) == AT_ONCE, last, refused
+        )  # fmt: skip
+
+    async def _found(self, filter: Filter) -> list[Job]:
+        found: list[Job] = []
+        while len(found) < AT_ONCE:
+            page = await self._line.client.find(filter._replace(limit=LONGEST_PAGE))
+            found += page
+            if len(page) < LONGEST_PAGE:
+                break
+            filter = filter._replace(before_seq=page[-1].seq)
+        return found
+
+
+class RemoteRetention:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def prune(
+        self, who: Principal, days: float, *, limit: int = AT_ONCE, dry_run: bool = False, after_seq: int = 0
+    ) -> Pruned:
+        """A server counts from the start each time, so a dry run is one call, of as many as it can count."""
+        body = {"days": days, "limit": PRUNED_AT_ONCE if dry_run else limit, "dry_run": dry_run}
+        said = values.members((await self._line.post("/v1/prune", body)).body)
+        return Pruned(read(said["deleted"], int), read(said["more"], bool), after_seq)
+
+
+class RemoteWhys:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def of(self, tenant: str, job_id: str) -> Why:
+        path = f"/v1/jobs/{wire.job_id(job_id)}/why"
+        return values.why((await self._line.get(path, job_id=job_id)).body)
+
+
+class RemoteWaits:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def ended(self, tenant: str, job_id: str, *, wait_seconds: float = 0.0) -> Job:
+        return await self._line.client.wait(job_id, seconds=wait_seconds)
+
+
+class RemoteProgress:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def tail(self, tenant: str, job_id: str, *, after: int = 0) -> AsyncIterator[list[EventRow]]:
+        async for row in self._line.client.tail(job_id, after=after):
+            yield [row]
+
+    async def feed_end(self, tenant: str) -> Place:
+        """The server begins its stream there."""
+        return NOWHERE
+
+    async def follow(self, tenant: str, start: Place) -> AsyncIterator[list[Fed]]:
+        """Until the stream breaks: then whoever watches has to look what was missed."""
+        async with self._line.calls.stream("/v1/events/stream", {}, quiet_seconds=QUIET_SECONDS) as opened:
+            if isinstance(opened, Answer):
+                raise refusal(opened, {})
+            async for sent in opened:
+                if sent.event == "event":
+                    yield [Fed(NOWHERE, event(read(sent.data.encode(), EventShape)))]
+        raise Unavailable("the stream of events broke")
+
+
+class RemoteAudit:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
+        """As many jobs as the server takes at once."""
+        query = [] if after is None else [("cursor", after)]
+        said = values.members((await self._line.get("/v1/audit/verify", query)).body)
+        bad: str | None = read(said["first_bad"], str | None)  # type: ignore[arg-type]
+        cursor: str | None = read(said["next_cursor"], str | None)  # type: ignore[arg-type]
+        return VerifiedPart(read(said["jobs"], int), read(said["rows"], int), bad, cursor)
+
+    async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[Chronicle]]:
+        """The list of jobs comes newest first, so it is read whole before the first history is."""
+        jobs: list[tuple[int, str]] = []
+        filter = Filter(limit=LONGEST_PAGE)
+        while page := await self._line.client.find(filter):
+            jobs += [(job.seq, job.id) for job in page]
+            filter = filter._replace(before_seq=page[-1].seq)
+        for seq, job_id in reversed(jobs):
+            yield [Chronicle(seq, tuple(await self._line.client.history(job_id)))]
+
+
+class RemoteWorkers:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def seen(self, tenant: str, *, after: str = "", limit: int = 50) -> list[Presence]:
+        beyond = (lambda one: one.name > after) if after else None
+        return await self._line.listed("/v1/workers", values.presence, limit=limit, beyond=beyond)
+
+
+def _refused(said: dict[str, Any]) -> tuple[str, Error]:
+    problem = said.get("error") or {}
+    return str(said.get("id", "")), rebuilt(problem, int(problem.get("status", 0)), {"job_id": said.get("id", "")})

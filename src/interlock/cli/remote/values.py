@@ -1,0 +1,128 @@
+"""Answers of a server as the values that commands show; JSON that people wrote stays byte for byte as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import Raw
+
+from interlock.client.http_values import micros, read, text
+from interlock.domain.approval import Approval, Vote
+from interlock.domain.artifact import Artifact
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.presence import Presence
+from interlock.domain.registry import Agent, Defaults, JobType
+from interlock.domain.token import Token
+from interlock.domain.webhook import Delivery, Subscription
+from interlock.domain.why import Clause, Reason, Why
+from interlock.errors import Error
+
+T = TypeVar("T")
+Members = Mapping[str, Raw]
+NULL = Raw(b"null")
+
+
+def members(body: bytes | Raw) -> Members:
+    """The parts of an object, each as it came."""
+    return read(body, dict[str, Raw])
+
+
+def filled(kind: type[T], body: bytes | Raw, *, json: Sequence[str] = (), **given: object) -> T:
+    """A value by the names of its fields: times as micros, those in `json` as text, those given as they are."""
+    said = members(body)
+    hints = get_type_hints(kind)
+    try:
+        return kind(**{name: given[name] if name in given else _part(said, name, hints[name], json) for name in hints})
+    except msgspec.MsgspecError as error:
+        raise Error(f"the answer of the server was not understood: {error}") from None
+
+
+def approval(body: bytes | Raw) -> Approval:
+    said = members(body)
+    votes = tuple(_vote(one) for one in read(said["votes"], list[Raw]))
+    return filled(
+        Approval, body, json=("details", "schema", "data"), tenant="", fence=0, votes=votes, token_sha256=None,
+        token_minted_by=read(said.get("link_minted_by", NULL), str | None),  # type: ignore[arg-type]
+        token_minted_at=_time(said.get("link_minted_at", NULL)),
+    )  # fmt: skip
+
+
+def _vote(body: Raw) -> Vote:
+    said = members(body)
+    return filled(Vote, body, voter=read(said["by"], str), at=_time(said["at"]))
+
+
+def agent(body: bytes | Raw) -> Agent:
+    said = members(body)
+    return filled(Agent, body, defaults=defaults(said["defaults"], backoff=said.get("backoff", NULL)))
+
+
+def job_type(body: bytes | Raw) -> JobType:
+    return filled(JobType, body, json=("schema",), defaults=defaults(members(body)["defaults"]))
+
+
+def defaults(body: Raw, *, backoff: Raw = NULL) -> Defaults:
+    said = members(body)
+    return filled(Defaults, body, backoff=text(said.get("backoff", backoff)))
+
+
+def token(body: bytes | Raw) -> Token:
+    return filled(Token, body)
+
+
+def subscription(body: bytes | Raw) -> Subscription:
+    return filled(Subscription, body)
+
+
+def delivery(body: bytes | Raw) -> Delivery:
+    return filled(Delivery, body)
+
+
+def artifact(body: bytes | Raw) -> Artifact:
+    digest: str | None = read(members(body).get("sha256", NULL), str | None)  # type: ignore[arg-type]
+    return filled(
+        Artifact, body, fence=0, worker="", key=None, sha256=None if digest is None else bytes.fromhex(digest)
+    )  # fmt: skip
+
+
+def presence(body: bytes | Raw) -> Presence:
+    said = members(body)
+    name = read(said["name"], str)
+    asks = tuple(_ask(name, one) for one in read(said["asks"], list[dict[str, list[str] | None]]))
+    return filled(Presence, body, asks=asks, job_ids=read(said["jobs"], tuple[str, ...]))
+
+
+def why(body: bytes | Raw) -> Why:
+    return Why(_reason(body), tuple(_reason(one) for one in read(members(body)["also"], list[Raw])))
+
+
+def _reason(body: bytes | Raw) -> Reason:
+    said = members(body)
+    return Reason(
+        Clause(read(said["clause"], str)), read(said["message"], str), read(said["details"], dict[str, Any])
+    )  # fmt: skip
+
+
+def _ask(worker: str, said: Mapping[str, list[str] | None]) -> ClaimAsk:
+    names = {name: None if some is None else frozenset(some) for name, some in said.items()}
+    return ClaimAsk(
+        worker, names.get("types"), names.get("repositories"), names.get("capabilities") or frozenset(),
+        names.get("affinity_keys"),
+    )  # fmt: skip
+
+
+def _part(said: Members, name: str, hint: Any, json: Sequence[str]) -> Any:
+    raw = said.get(name, NULL)
+    if name in json:
+        return text(raw)
+    if name.endswith("_at"):
+        return _time(raw)
+    return msgspec.json.decode(raw, type=hint)
+
+
+def _time(raw: Raw) -> int | None:
+    at: datetime | None = read(raw, datetime | None)  # type: ignore[arg-type]
+    return None if at is None else micros(at)

@@ -1,0 +1,43 @@
+"""What is printed cannot steer a terminal, and is still what was written."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from interlock.cli import output
+
+NASTY = "\x1b[2J \x07 \x7f \x9b31m \u202e \u2028 \U000e0001 tab\there ünd 日本 🙂"
+
+
+def raw(text: str) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(text, ensure_ascii=False).encode())
+
+
+def test_a_json_document_has_nothing_in_it_that_steers_a_terminal_and_says_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.as_json({"text": NASTY, "kept": raw(NASTY)})
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == {"text": NASTY, "kept": NASTY}
+    assert all(c.isprintable() for c in shown.replace("\n", ""))
+    assert "ünd 日本 🙂" in shown
+
+
+def test_a_json_line_is_one_line_whatever_was_written() -> None:
+    line = output.json_line({"text": NASTY, "kept": msgspec.Raw(b'{ "a":\n\t[1.50,\r\n 2] }')})
+    assert json.loads(line) == {"text": NASTY, "kept": {"a": [1.5, 2]}}
+    assert '"kept":{"a":[1.50,2]}' in line
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()
+
+
+def test_text_is_shown_with_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say(NASTY)
+    output.table(["name"], [[NASTY]])
+    output.facts({"name": NASTY, "list": [NASTY]})
+    shown = capsys.readouterr().out
+    assert all(c.isprintable() for c in shown.replace("\n", ""))
+    assert "\\x1b[2J" in shown
