@@ -1,0 +1,101 @@
+"""Processes that enqueue, claim and finish straight on the store, without end, and tell of every call and answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from tests.process.toil import Book, toil
+from tests.support.crew import Member, Place, members
+from tests.support.eventually import eventually
+
+PATIENCE_SECONDS: Final = 240.0
+PAUSE_SECONDS: Final = 0.25
+
+
+def toil_steadily(pipe: Connection, place: Place, worker: int) -> None:
+    """Until there is a word from outside; a call whose outcome is unknown is made again."""
+
+    def tell(when: str, verb: str, facts: Any) -> None:
+        if (when, verb) == ("before", "enqueue"):
+            time.sleep(PAUSE_SECONDS)  # a steady load, not a wait
+        pipe.send((when, verb, facts))
+
+    async def work() -> None:
+        store = await place.open(size=2)
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pipe.fileno(), stop.set)
+        await toil(store, worker, tell, insist=True, stop=stop)
+        await store.close()
+        pipe.send(None)
+
+    asyncio.run(work())
+
+
+class Hands:
+    """What several such processes have told so far."""
+
+    def __init__(self, place: Place, count: int) -> None:
+        self.book = Book()
+        self.crew = [Member(toil_steadily, place, number) for number in range(count)]
+        self._notes = [self.book.writer(number) for number in range(count)]
+        self._counts = [0] * count
+        self._answered: list[float] = []
+        self._at_work = set(range(count))
+
+    async def everybody_works(self) -> None:
+        """Until each has been given answers to calls that it makes from now on."""
+        before = list(self._counts)
+
+        async def got_on() -> bool:
+            return all(now >= then + 4 for now, then in zip(self._counts, before, strict=True))
+
+        await eventually(got_on, within=PATIENCE_SECONDS)
+
+    def longest_silence(self, since: float) -> float:
+        """For how long nobody at all was answered."""
+        times = [since, *(at for at in self._answered if at > since)]
+        return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+
+    async def listen(self) -> None:
+        """Note what they tell, until all have stopped."""
+        while self._at_work:
+            for number in sorted(self._at_work):
+                self._hear(number)
+            await asyncio.sleep(0.01)
+
+    def stop(self) -> None:
+        for member in self.crew:
+            member.pipe.send("enough")
+
+    def _hear(self, number: int) -> None:
+        pipe = self.crew[number].pipe
+        while pipe.poll(0):
+            told = pipe.recv()
+            if told is None:
+                self._at_work.discard(number)
+                return
+            self._notes[number](*told)
+            if told[0] == "after":
+                self._counts[number] += 1
+                self._answered.append(time.monotonic())
+
+
+@asynccontextmanager
+async def hands(place: Place, count: int) -> AsyncIterator[Hands]:
+    """Several at work; they stop, and have told everything, when the block ends."""
+    made = Hands(place, count)
+    with members(*made.crew):
+        listening = asyncio.create_task(made.listen())
+        try:
+            yield made
+            made.stop()
+            await asyncio.wait_for(listening, PATIENCE_SECONDS)
+        finally:
+            listening.cancel()
+            await asyncio.wait([listening])

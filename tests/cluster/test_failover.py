@@ -1,0 +1,92 @@
+"""A cluster of three changes its leader under load: nothing acknowledged is lost, and everybody goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from interlock.storage.postgres.store import PostgresStore
+from tests.cluster.hands import Hands, hands
+from tests.cluster.plant import TENANT, Plant, plant
+from tests.process.conftest import Judge
+from tests.support.cluster import Cluster, Node, cluster
+from tests.support.crew import Place
+from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
+
+Property = Callable[[str, object], None]
+
+
+async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_and_when_it_is_killed(
+    tmp_path: Path, record_property: Property
+) -> None:
+    # One test, since starting a cluster takes longer than all that is done to it.
+    with cluster() as nodes:
+        await make_template(nodes)
+        dsn = nodes.dsn(TEMPLATE, user=APP_LOGIN)
+        place = Place("postgres", dsn)
+        with plant(tmp_path, dsn) as works:
+            server = works.add_server("server")
+            works.add_worker("straight-1", dsn)
+            works.add_worker("straight-2", dsn)
+            works.add_worker("over-http", server)
+            await works.until_ready(server)
+            works.produce(dsn)
+            works.produce(server)
+            async with hands(place, 3) as direct:
+                await everybody_works(works, direct)
+                line = await switched_over(nodes, works, direct)
+                record_property("switchover", line)
+                line, dead = await killed(nodes, works, direct)
+                record_property("failover", line)
+                await asyncio.to_thread(nodes.revive, dead)
+                await everybody_works(works, direct)
+            await works.wind_up()
+            await judged(nodes, works, direct, place)
+
+
+async def everybody_works(works: Plant, direct: Hands) -> None:
+    await direct.everybody_works()
+    await works.everybody_works()
+
+
+async def switched_over(nodes: Cluster, works: Plant, direct: Hands) -> str:
+    began = time.monotonic()
+    old, new = await asyncio.to_thread(nodes.switch_over)
+    await everybody_works(works, direct)
+    line = f"switched over from {old.name} to {new.name}: nobody was answered for {direct.longest_silence(began):.1f} s"
+    print(line)
+    return line
+
+
+async def killed(nodes: Cluster, works: Plant, direct: Hands) -> tuple[str, Node]:
+    await asyncio.to_thread(nodes.until_whole)
+    old = await asyncio.to_thread(lambda: nodes.leader)
+    began = time.monotonic()
+    await asyncio.to_thread(nodes.kill, old)
+    new = await asyncio.to_thread(nodes.wait_for_another, old)
+    await everybody_works(works, direct)
+    silence = direct.longest_silence(began)
+    line = f"{old.name} killed under load, {new.name} took over: nobody was answered for {silence:.1f} s"
+    print(line)
+    return line, old
+
+
+async def judged(nodes: Cluster, works: Plant, direct: Hands, place: Place) -> None:
+    store = await PostgresStore.open(place.address)
+    try:
+        jobs = await works.compare(store)
+        judge = Judge(place, store, nodes.dsn(TEMPLATE))
+        await direct.book.compare(judge)
+        await direct.book.finish_what_is_left(judge)
+        verdict = await store.verify()
+        assert verdict.first_bad is None
+    finally:
+        await store.close()
+    print(f"{jobs} jobs by workers, {len(direct.book.enqueued)} by hand, {dict(direct.book.unknown)} repeated")
+    command = [sys.executable, "-m", "interlock", "audit", "verify", "--database", place.address, "--tenant", TENANT]
+    told = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr

@@ -1,0 +1,203 @@
+"""One URL may name several servers: whichever takes writes is found, and what another was cut off from is not built upon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.errors import Invalid, Unavailable
+from interlock.storage.postgres.nodes import Node, Nodes, read
+from interlock.storage.postgres.store import PostgresStore
+from tests.support.eventually import eventually
+from tests.support.postgres import PostgresServer, _free_port
+from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
+
+TENANT = "nodes"
+ID = "01890000-0000-7000-8000-000000000001"
+
+
+@pytest.mark.parametrize(
+    ("url", "nodes"),
+    [
+        ("postgresql://u:p@a/db", [Node("a")]),
+        ("postgresql://u:p%40@a:1,b:2,c/db", [Node("a", 1), Node("b", 2), Node("c")]),
+        ("postgresql://[::1]:1,[::2]/db", [Node("::1", 1), Node("::2")]),
+        ("postgresql://u@/db?host=a,b&port=1,2", [Node("a", 1), Node("b", 2)]),
+        ("postgresql://u@/db?host=a,b&port=1", [Node("a", 1), Node("b", 1)]),
+        ("postgresql://u@/db?host=/run/postgresql", [Node("/run/postgresql")]),
+        ("postgresql://%2Frun%2Fpostgresql/db", [Node("/run/postgresql")]),
+        ("postgresql:///db", [Node()]),
+    ],
+)
+def test_a_url_names_its_nodes(url: str, nodes: list[Node]) -> None:
+    assert read(url) == ("read-write", nodes)
+
+
+@pytest.mark.parametrize("target", ["read-write", "primary", "any"])
+def test_a_url_may_say_what_it_asks_of_a_node(target: str) -> None:
+    assert read(f"postgresql://a,b/db?target_session_attrs={target}") == (target, [Node("a"), Node("b")])
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://a/db?target_session_attrs=read-only", "take no writes"),
+        ("postgresql://a/db?target_session_attrs=prefer-standby", "take no writes"),
+        ("postgresql://a/db?target_session_attrs=whatever", "use read-write"),
+        ("postgresql://a:port/db", "cannot be read"),
+        ("postgresql:///db?host=a,b,c&port=1,2", "2 ports for 3 hosts"),
+    ],
+)
+def test_a_url_that_cannot_lead_anywhere_is_refused(url: str, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        read(url)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """One of our own, since its settings are changed."""
+    with PostgresServer() as started:
+        asyncio.run(make_template(started))
+        yield started
+
+
+@pytest.fixture
+async def admin(server: PostgresServer) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    connection = await asyncpg.connect(server.dsn(TEMPLATE))
+    # Whatever a test has made of the server, its owner may write.
+    await connection.execute("set default_transaction_read_only = off; set synchronous_commit = local")
+    try:
+        yield connection
+    finally:
+        await connection.execute("alter system reset all")
+        await connection.fetchval("select pg_reload_conf()")
+        await connection.close()
+
+
+async def change(admin: asyncpg.Connection[asyncpg.Record], setting: str, value: str) -> None:
+    await admin.execute(f"alter system set {setting} = '{value}'")
+    await admin.fetchval("select pg_reload_conf()")
+
+
+async def insist(store: PostgresStore, id: str) -> Enqueued | Refused:
+    """Enqueue one job, however long it takes."""
+    while True:
+        with contextlib.suppress(Unavailable):
+            return (await store.enqueue(TENANT, [NewJob(id, "t")]))[0]
+
+
+@asynccontextmanager
+async def stranger(manner: str) -> AsyncIterator[int]:
+    """The port of something that is no PostgreSQL that could be worked with."""
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if manner == "talks nonsense":
+            writer.write(b"Nnonsense" * 100)
+            await writer.drain()
+        elif manner == "says nothing":
+            await reader.read()  # a connection is taken and never served, as by a machine that hangs
+        writer.close()
+
+    listening = await asyncio.start_server(meet, "127.0.0.1", 0)
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        listening.close()
+
+
+@pytest.mark.parametrize("manner", ["says nothing", "hangs up", "talks nonsense", "is not there"])
+async def test_a_node_that_is_out_of_order_does_not_keep_the_others_from_being_asked(
+    server: PostgresServer, manner: str
+) -> None:
+    async with stranger(manner) as port:
+        if manner == "is not there":
+            port = _free_port()
+        nodes = Nodes(f"postgresql://{APP_LOGIN}@127.0.0.1:{port},127.0.0.1:{server.port}/{TEMPLATE}")
+        connections: list[asyncpg.Connection[asyncpg.Record]] = []
+
+        async def connected() -> bool:
+            try:
+                connections.append(await nodes.connect())
+            except ConnectionError:  # the machine was so busy that the real one did not answer in time either
+                return False
+            return True
+
+        await eventually(connected, within=60)
+        assert await connections[0].fetchval("select current_setting('port')") == str(server.port)
+        await connections[0].close()
+    # Where it was found it is looked for first: the other is gone, and is not asked.
+    again = await nodes.connect()
+    await again.close()
+
+
+async def test_an_error_tells_of_every_node(server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]) -> None:
+    await change(admin, "default_transaction_read_only", "on")
+    missing = _free_port()
+    url = f"postgresql://{APP_LOGIN}@127.0.0.1:{missing},127.0.0.1:{server.port}/{TEMPLATE}"
+    with pytest.raises(Unavailable) as raised:
+        await PostgresStore.open(url)
+    assert f"127.0.0.1:{missing}: " in str(raised.value)
+    assert f"127.0.0.1:{server.port}: takes no writes" in str(raised.value)
+
+
+async def test_a_wrong_login_is_told_as_such(server: PostgresServer) -> None:
+    url = f"postgresql://nobody_we_know@127.0.0.1:{server.port},127.0.0.1:{server.port}/{TEMPLATE}"
+    with pytest.raises(Unavailable, match=r"refused the connection.*nobody_we_know"):
+        await PostgresStore.open(url)
+
+
+async def test_connections_to_a_node_that_takes_no_writes_any_more_are_replaced(
+    server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    store = await PostgresStore.open(server.dsn(TEMPLATE, user=APP_LOGIN), size=2)
+    ours = "select pid from pg_stat_activity where usename = $1 and backend_type = 'client backend'"
+    try:
+        before = {row[0] for row in await admin.fetch(ours, APP_LOGIN)}
+        await change(admin, "default_transaction_read_only", "on")
+        enqueuing = asyncio.create_task(insist(store, ID))
+
+        async def given_up() -> bool:
+            return not before & {row[0] for row in await admin.fetch(ours, APP_LOGIN)}
+
+        await eventually(given_up)
+        await change(admin, "default_transaction_read_only", "off")
+        assert isinstance(await enqueuing, Enqueued)
+    finally:
+        await store.close()
+
+
+async def test_a_commit_that_was_cut_short_before_the_standbys_had_it_is_not_built_upon(
+    server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    store = await PostgresStore.open(server.dsn(TEMPLATE, user=APP_LOGIN), size=2)
+    waiting = "select pid from pg_stat_activity where wait_event = 'SyncRep' and usename = $1"
+    id, other = (ID[:-1] + digit for digit in "23")
+    try:
+        await store.enqueue(TENANT, [NewJob(other, "t")])
+        await change(admin, "synchronous_standby_names", "a_standby_that_is_away")
+        enqueuing = asyncio.create_task(insist(store, id))
+
+        async def waits_for_the_standby() -> bool:
+            return len(await admin.fetch(waiting, APP_LOGIN)) == 1
+
+        await eventually(waits_for_the_standby)
+        first = await admin.fetchval(waiting, APP_LOGIN)
+        await admin.fetchval("select pg_terminate_backend($1)", first)
+
+        async def another_waits() -> bool:
+            return {row[0] for row in await admin.fetch(waiting, APP_LOGIN)} not in (set(), {first})
+
+        # The job can be read now, so a repeated call would find its work done. It waits all the same.
+        await eventually(another_waits)
+        assert await admin.fetchval("select count(*) from interlock.job where id = $1", id) == 1
+        assert not enqueuing.done()
+        await change(admin, "synchronous_standby_names", "")
+        assert isinstance(await enqueuing, Enqueued)
+    finally:
+        await store.close()
