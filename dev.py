@@ -169,9 +169,17 @@ def worker_count() -> int:
 
 
 def bench(arguments: Sequence[str]) -> int:
+    """The engines, the worker, and other queues beside it, or the part that is named; answers the first failure."""
     setup()
-    say(shlex.join(["python", "-m", "bench", *arguments]))
-    return call([BIN / "python", "-m", "bench", *arguments])
+    parts = {"engines": "bench", "worker": "bench.worker", "peers": "bench.peers"}
+    modules = list(parts.values())
+    if arguments[:1] and arguments[0] in parts:
+        modules, arguments = [parts[arguments[0]]], arguments[1:]
+    codes = []
+    for module in modules:
+        say(shlex.join(["python", "-m", module, *arguments]))
+        codes.append(call([BIN / "python", "-m", module, *arguments]))
+    return next(filter(None, codes), 0)
 
 
 def lock(*, upgrade: bool) -> int:
@@ -213,7 +221,7 @@ def parser() -> argparse.ArgumentParser:
     tests = add("test", "set up, then run the checks and every test", passes_on="pytest")
     tests.add_argument("--fast", action="store_true", help="no checks, and the short form of long tests")
     add("check", "set up, then check formatting, lint and types")
-    add("bench", "set up, then run the benchmarks", passes_on="`python -m bench`")
+    add("bench", "set up, then run the benchmarks: all, or `engines`, `worker` or `peers`", passes_on="each of them")
     locks = add("lock", "write the hash-pinned requirement files anew (needs the network)")
     locks.add_argument("--upgrade", action="store_true", help="move every pin to the newest version")
     return top

@@ -27,13 +27,14 @@ MAY_IMPORT: Mapping[str, set[str] | None] = {
     "domain": {"errors"},
     "wire": {"errors", "domain"},
     "shown": {"errors", "domain", "wire"},
+    "tracing": {"errors"},
     "storage": {"errors", "domain"},
     "engine": {"errors", "domain", "wire", "storage.contract"},
-    "client": {"errors", "domain", "wire"},
-    "client.local": {"errors", "domain", "wire", "engine"},
+    "client": {"errors", "domain", "wire", "tracing"},
+    "client.local": {"errors", "domain", "wire", "engine", "tracing"},
     "sdk": {"errors", "domain", "client.port"},
-    "worker": {"errors", "domain", "sdk", "client.port"},
-    "api": {"errors", "domain", "wire", "shown", "engine"},
+    "worker": {"errors", "domain", "sdk", "client.port", "tracing"},
+    "api": {"errors", "domain", "wire", "shown", "engine", "tracing"},
     "api.mcp": {"errors", "domain", "wire", "engine", "client.port"},
     "dashboard": {"errors", "domain", "wire", "engine"},
     "assemble": None,
@@ -118,6 +119,7 @@ def dependencies() -> frozenset[str]:
     return frozenset(canonical(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in asked)
 
 
+@cache
 def declared(top: str) -> bool:
     return any(canonical(name) in dependencies() for name in packages_distributions().get(top, []))
 

@@ -112,7 +112,7 @@ def test_the_tests_of_the_guide_to_testing_pass(pytester: pytest.Pytester) -> No
     pytester.makeconftest('pytest_plugins = ["interlock.testing"]')
     (program,) = blocks((DOCS / "testing.md").read_text(), "python")
     pytester.makepyfile(program)
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
 
 
 def test_the_quickstart_goes_as_it_is_told(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from interlock import config
 from interlock.client.local import LocalClient
 from interlock.client.port import Client
 from interlock.config import Settings
@@ -49,6 +50,14 @@ async def open_store(url: str) -> Store:
     raise Invalid(f"{url.split('@')[-1]!r} is not a database; {ADVICE}", pointer="/database")
 
 
+async def open_shards(shards: Mapping[str, str], *, supplier: str | None = None) -> Store:
+    """One store over several databases of PostgreSQL, by the names of their shards."""
+    _need_asyncpg()
+    from interlock.storage.shards.opening import open_router
+
+    return await open_router(shards, supplier=supplier)
+
+
 def open_objects(place: str | None, database: str) -> Objects:
     """Where artifacts are kept: a bucket or a directory, by default beside the SQLite file or the running process."""
     if place is not None and place.startswith(S3):
@@ -85,6 +94,13 @@ async def migrate(url: str) -> list[str]:
     raise Invalid(f"{url.split('@')[-1]!r} is not a database; {ADVICE}", pointer="/database")
 
 
+async def migrate_all(settings: Settings) -> list[str]:
+    """Bring the database of the settings up to date, or those of all shards, and name what was applied where."""
+    if not settings.shards:
+        return await migrate(settings.database)
+    return [f"{name}: {one}" for name, url in settings.shards.items() for one in await migrate(url)]
+
+
 def trust(settings: Settings, fetch: Fetch) -> Trust:
     """Whose credentials count, as the settings say; fetch reads an issuer's keys from outside."""
     own = "tokens" in settings.auth
@@ -99,6 +115,8 @@ def trust(settings: Settings, fetch: Fetch) -> Trust:
 async def open_engine(
     url: str,
     *,
+    shards: Mapping[str, str] | None = None,
+    shard_supplier: str | None = None,
     artifacts: str | None = None,
     artifact_bytes: int = LIMITS.artifact,
     artifact_quota_bytes: int | None = None,
@@ -107,6 +125,7 @@ async def open_engine(
     retention_days: float | None = None,
     strict_types: bool = False,
     implicit_agents: bool = True,
+    codeq_secret: str | None = None,
 ) -> AsyncIterator[Engine]:
     """An engine for as long as the block lasts; its background chores are up to the caller."""
     objects = open_objects(artifacts, url)
@@ -114,8 +133,9 @@ async def open_engine(
         webhooks=Allowance.of(webhooks_allow), artifact=artifact_bytes, artifacts_of_tenant=artifact_quota_bytes
     )
     engine = Engine(
-        merged(await open_store(url)), limits, objects=objects, trust=trust, retention_days=retention_days,
-        strict_types=strict_types, implicit_agents=implicit_agents,
+        merged(await (open_shards(shards, supplier=shard_supplier) if shards else open_store(url))),
+        limits, objects=objects, trust=trust, retention_days=retention_days,
+        strict_types=strict_types, implicit_agents=implicit_agents, codeq_secret=codeq_secret,
     )  # fmt: skip
     try:
         yield engine
@@ -127,6 +147,8 @@ def engine_of(settings: Settings, *, trust: Trust = OWN) -> AbstractAsyncContext
     """An engine as the settings say; its background chores are up to the caller."""
     return open_engine(
         settings.database,
+        shards=settings.shards,
+        shard_supplier=settings.shard_supplier,
         artifacts=settings.artifacts,
         artifact_bytes=settings.artifact_bytes,
         artifact_quota_bytes=settings.artifact_quota_bytes,
@@ -135,6 +157,7 @@ def engine_of(settings: Settings, *, trust: Trust = OWN) -> AbstractAsyncContext
         retention_days=settings.retention_days,
         strict_types=settings.strict_types,
         implicit_agents=settings.implicit_agents,
+        codeq_secret=settings.codeq_webhook_secret,
     )
 
 
@@ -178,12 +201,15 @@ class App(SdkApp):
 
 
 class Queue(SdkQueue):
-    """The jobs of one type as just a queue, in an app or at a URL of its own; connected at the first call."""
+    """The jobs of one type as just a queue, in an app, at a URL of its own, or where the settings say.
+
+    It is connected at the first call.
+    """
 
     def __init__(
         self,
         type: str,
-        where: str | Connected,
+        where: str | Connected | None = None,
         *,
         token: str | None = None,
         tenant: str = DEFAULT_TENANT,
@@ -191,6 +217,9 @@ class Queue(SdkQueue):
         name: str | None = None,
     ) -> None:
         self._own: App | None = None
+        if where is None:
+            settings = config.load({})
+            where, tenant = settings.database, settings.tenant if tenant == DEFAULT_TENANT else tenant
         if isinstance(where, str):
             where = self._own = App(where, token=token, tenant=tenant)
         super().__init__(type, where, lease_seconds=lease_seconds, name=name)

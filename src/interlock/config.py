@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ PREFIX = "INTERLOCK_"
 FILE = "interlock.toml"
 OFF = "off"
 CREDENTIALS = ("tokens", "jwt")
-FACES = ("codeq", "moonmind")
+_SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
+FACES = ("codeq", "moonmind", "mcp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ class Settings:
     """What a process of Interlock is told from outside."""
 
     database: str = "sqlite:///interlock.db"
+    shards: Mapping[str, str] = field(default_factory=dict)
+    shard_supplier: str | None = None
     tenant: str = "default"
     artifacts: str | None = None
     artifact_bytes: int = 50 * 1024 * 1024
@@ -40,6 +44,12 @@ class Settings:
     strict_types: bool = False
     implicit_agents: bool = True
     faces: tuple[str, ...] = ()
+    codeq_producers: tuple[Mapping[str, Any], ...] = ()
+    codeq_workers: tuple[Mapping[str, Any], ...] = ()
+    codeq_tenant_from_sub: bool = False
+    codeq_producer_as_worker: bool = False
+    codeq_development: bool = False
+    codeq_webhook_secret: str | None = None
 
 
 def load(
@@ -48,9 +58,15 @@ def load(
     """The settings in force; a flag that is None was not given."""
     environ = os.environ if environ is None else environ
     values = _from_file((directory or Path.cwd()) / FILE)
-    values |= {name: value for name in _names() if (value := _from_environ(name, environ)) is not None}
+    said = {name: value for name in _names() if (value := _from_environ(name, environ)) is not None}
+    if flags.get("database") is not None or ("database" in said and "shards" not in said):
+        values.pop("shards", None)  # one database that is named nearer by is opened alone
+        said.pop("shards", None)
+    values |= said
     values |= {name: value for name, value in flags.items() if value is not None}
     settings = Settings(**{name: _READ[name](value) if name in _READ else value for name, value in values.items()})
+    if settings.shards:  # where something hangs on one database, it is the one that keeps the directory
+        settings = replace(settings, database=next(iter(settings.shards.values())))
     if "jwt" in settings.auth and not settings.issuers:
         raise Invalid("auth names jwt, but no issuers are set", pointer="/issuers")
     return settings
@@ -109,15 +125,43 @@ def _auth(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
-def _issuers(value: object) -> tuple[Mapping[str, Any], ...]:
-    """Tables of a TOML file, or a JSON list of objects."""
+def _tables(name: str) -> Callable[[object], tuple[Mapping[str, Any], ...]]:
+    """Reads tables of a TOML file, or a JSON list of objects."""
+
+    def read(value: object) -> tuple[Mapping[str, Any], ...]:
+        try:
+            given = json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise Invalid(f"{name} cannot be read as JSON: {error}", pointer=f"/{name}") from None
+        if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
+            raise Invalid(f"{name} must be a list of tables", pointer=f"/{name}")
+        return tuple(given)
+
+    return read
+
+
+def _secret(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise Invalid("codeq_webhook_secret must be a text that is not empty", pointer="/codeq_webhook_secret")
+    return value
+
+
+def _shards(value: object) -> Mapping[str, str]:
+    """Databases by name: a table of a TOML file, or a JSON object."""
     try:
         given = json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
-        raise Invalid(f"issuers cannot be read as JSON: {error}", pointer="/issuers") from None
-    if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
-        raise Invalid("issuers must be a list of tables", pointer="/issuers")
-    return tuple(given)
+        raise Invalid(f"shards cannot be read as JSON: {error}", pointer="/shards") from None
+    if not isinstance(given, Mapping):
+        raise Invalid("shards must be a table of names and database URLs", pointer="/shards")
+    for name, url in given.items():
+        if not _SHARD_NAME.fullmatch(name):
+            raise Invalid(f"{name!r} cannot name a shard: letters, digits, - and _, at most 63", pointer="/shards")
+        if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
+            raise Invalid(f"shard {name!r} must be a database of PostgreSQL: postgresql://…", pointer=f"/shards/{name}")
+    if len(set(given.values())) < len(given):
+        raise Invalid("two shards have the same database URL", pointer="/shards")
+    return dict(given)
 
 
 def _hosts(value: object) -> tuple[str, ...]:
@@ -132,7 +176,7 @@ def _faces(value: object) -> tuple[str, ...]:
     """Other protocols that are served too, in a list or between commas; none if empty."""
     given = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
     if not isinstance(given, (list, tuple)) or not all(word in FACES for word in given):
-        raise Invalid(f"faces must be a list of {' and '.join(FACES)}", pointer="/faces")
+        raise Invalid(f"faces must be a list of {', '.join(FACES)}", pointer="/faces")
     return tuple(dict.fromkeys(given))
 
 
@@ -204,7 +248,14 @@ _READ: Mapping[str, Callable[[object], Any]] = {
     "strict_types": lambda value: _flag(value, "strict_types"),
     "implicit_agents": lambda value: _flag(value, "implicit_agents"),
     "auth": _auth,
-    "issuers": _issuers,
+    "issuers": _tables("issuers"),
+    "codeq_producers": _tables("codeq_producers"),
+    "codeq_workers": _tables("codeq_workers"),
+    "codeq_tenant_from_sub": lambda value: _flag(value, "codeq_tenant_from_sub"),
+    "codeq_producer_as_worker": lambda value: _flag(value, "codeq_producer_as_worker"),
+    "codeq_development": lambda value: _flag(value, "codeq_development"),
+    "codeq_webhook_secret": _secret,
+    "shards": _shards,
     "hosts": _hosts,
     "faces": _faces,
     "port": _port,

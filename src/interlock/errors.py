@@ -30,7 +30,8 @@ Error
 │   └── UnknownAgent           likewise for an agent
 ├── ArtifactLost          500  the bytes of an artifact are missing or damaged
 ├── Unavailable           503  the database cannot be reached now
-│   └── Indeterminate          the connection broke around a commit
+│   ├── Indeterminate          the connection broke around a commit
+│   └── TenantMoved            the tenant lives on another shard, or is on its way there
 ├── JobFailed                  a job whose result was awaited has failed (these three are raised by the SDK alone)
 ├── JobCancelled               likewise, cancelled
 ├── StepMismatch               a run does not do again what was recorded of it
@@ -320,9 +321,9 @@ class UnknownType(Invalid):
 
     code = "unknown_type"
 
-    def __init__(self, type: str) -> None:
-        self.type = type
-        super().__init__(f"type {type!r} is not registered", pointer="/type")
+    def __init__(self, job_type: str) -> None:
+        self.job_type = job_type
+        super().__init__(f"type {job_type!r} is not registered", pointer="/type")
 
 
 class UnknownAgent(Invalid):
@@ -367,6 +368,13 @@ class Indeterminate(Unavailable):
     """The connection broke around a commit: the change may or may not have happened; repeat the call."""
 
     code = "indeterminate"
+
+
+class TenantMoved(Unavailable):
+    """The tenant lives on another shard, or is on its way there; nothing was changed, look again where it is."""
+
+    def __init__(self, message: str = "this tenant is on its way to another shard; try again") -> None:
+        super().__init__(message)
 
 
 class Fatal(Error):

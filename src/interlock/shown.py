@@ -9,6 +9,7 @@ import msgspec
 from interlock.domain.artifact import Artifact
 from interlock.domain.presence import Presence, ask_to_dict
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
+from interlock.domain.token import Token
 from interlock.wire import when
 
 
@@ -81,3 +82,12 @@ def stats_to_dict(stats: QueueStats, *, now: int) -> dict[str, Any]:
         "paused": stats.paused_at is not None,
         "paused_at": None if stats.paused_at is None else when(stats.paused_at),
     }
+
+
+def token_to_dict(token: Token) -> dict[str, Any]:
+    """A token as the API shows it, without its text."""
+    shown = token._asdict()
+    for field in ("created_at", "expires_at", "last_used_at", "revoked_at"):
+        if shown[field] is not None:
+            shown[field] = when(shown[field])
+    return shown

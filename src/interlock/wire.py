@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -13,11 +15,11 @@ import uuid_utils
 
 from interlock.domain import policy, text
 from interlock.domain.destination import Allowance, admitted
+from interlock.domain.dialect import spoken
 from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, Job, NewJob
 from interlock.domain.lifecycle import Status
 from interlock.domain.registry import NO_DEFAULTS, Defaults
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
-from interlock.domain.token import Token
 from interlock.errors import Error, Invalid, NotFound, TooLarge
 
 T = TypeVar("T")
@@ -116,6 +118,7 @@ def new_job(
     requires: Sequence[str] = (),
     traceparent: str | None = None,
     shard: int = 0,
+    judged: bool = False,
 ) -> NewJob:
     """The request checked and complete, with an id of its own; what it leaves open comes from the defaults."""
     if request.run_at is not None and request.delay_seconds is not None:
@@ -127,7 +130,7 @@ def new_job(
     return NewJob(
         id=new_id(shard),
         type=name(request.type, "type"),
-        payload=text.check(bytes(request.payload), what="payload", limit=limits.payload),
+        payload=(text.measured if judged else text.check)(bytes(request.payload), what="payload", limit=limits.payload),
         priority=whole(_first(request.priority, defaults.priority, 0), "priority", -1000, 1000),
         run_at=instant(request.run_at, "run_at"),
         delay_seconds=seconds(request.delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
@@ -283,6 +286,7 @@ def instant(value: datetime | None, field: str) -> int | None:
     return micros
 
 
+@lru_cache(maxsize=4096)  # what is shown together mostly happened together
 def when(micros: int) -> str:
     """RFC 3339 in UTC, with microseconds."""
     return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -295,30 +299,30 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
     return Invalid(message, pointer=pointer.replace("//", "/"))
 
 
-_TIMES: Final = frozenset(
-    {"run_at", "deadline", "cancel_requested_at", "created_at", "updated_at", "started_at", "run_started_at",
-     "heartbeat_at", "finished_at"}
+_TIMES: Final = (
+    "run_at", "deadline", "cancel_requested_at", "created_at", "updated_at", "started_at", "run_started_at",
+    "heartbeat_at", "finished_at",
 )  # fmt: skip
-_JSON: Final = frozenset({"payload", "headers", "checkpoint", "usage", "result", "error", "backoff"})
-_FOLDED: Final = frozenset({"agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked"})
+_JSON: Final = ("payload", "headers", "checkpoint", "usage", "result", "error", "backoff")
+_FOLDED: Final = ("agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked")
+_SHOWN: Final = tuple(field for field in Job._fields if field not in _FOLDED)
+_shown: Final = attrgetter(*_SHOWN)
 
 
 def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
     """A job as the API shows it; JSON text stays as it is."""
-    shown: dict[str, Any] = {}
-    values: Iterable[Any] = job
-    for field, value in zip(Job._fields, values, strict=True):
-        if field in _FOLDED:
-            continue
-        if value is not None and field in _TIMES:
-            value = when(value)
-        elif value is not None and field in _JSON:
-            value = msgspec.Raw(value.encode())
-        shown[field] = value
+    shown: dict[str, Any] = dict(zip(_SHOWN, _shown(job), strict=True))
+    for field in _TIMES:
+        if shown[field] is not None:
+            shown[field] = when(shown[field])
+    for field in _JSON:
+        if shown[field] is not None:
+            shown[field] = msgspec.Raw(shown[field].encode())
     shown["agent"] = None if job.agent_kind is None else {"kind": job.agent_kind, "id": job.agent_id}
-    shown["lease"] = None
-    if job.status is Status.RUNNING and job.lease_expires_at is not None:
-        shown["lease"] = {"worker": job.worker, "fence": job.fence, "expires_at": when(job.lease_expires_at)}
+    held = job.status is Status.RUNNING and job.lease_expires_at is not None
+    expires_at = when(job.lease_expires_at or 0)
+    shown["lease"] = {"worker": job.worker, "fence": job.fence, "expires_at": expires_at} if held else None
+    shown["webhook"] = None if job.webhook is None else spoken(job.webhook)[1]
     shown["location"] = job.location(now)
     shown["retry_count"] = job.retry_count
     return shown
@@ -339,15 +343,6 @@ def history_to_dict(row: HistoryRow) -> dict[str, Any]:
         "at": when(row.at),
         "hash": row.hash.hex(),
     }
-
-
-def token_to_dict(token: Token) -> dict[str, Any]:
-    """A token as the API shows it, without its text."""
-    shown = token._asdict()
-    for field in ("created_at", "expires_at", "last_used_at", "revoked_at"):
-        if shown[field] is not None:
-            shown[field] = when(shown[field])
-    return shown
 
 
 def error_to_dict(error: Error) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from interlock.storage.objects.directory import Directory
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.api.rig import Api, serving
-from tests.contract.conftest import database, place  # noqa: F401 - fixtures
+from tests.contract.conftest import database  # noqa: F401 - a fixture
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
@@ -22,7 +22,13 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-async def store(engine: str, place: str, clock: ManualClock, postgres: Postgres) -> Store:  # noqa: F811
+def place(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Where jobs are kept: the path of a file, or the name of a database."""
+    return str(tmp_path / "interlock.db" if engine == "sqlite" else request.getfixturevalue("database"))
+
+
+@pytest.fixture
+async def store(engine: str, place: str, clock: ManualClock, postgres: Postgres) -> Store:
     """A store that is closed with the engine that is served over it."""
     if engine == "sqlite":
         return await SQLiteStore.open(place, clock=clock)

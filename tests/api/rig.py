@@ -131,11 +131,11 @@ def pointer(response: httpx2.Response, status: int = 422, code: str = "invalid")
 
 @asynccontextmanager
 async def serving(
-    store: Store, clock: ManualClock, options: Options, *, objects: Objects | None = None
+    store: Store, clock: ManualClock, options: Options, *, objects: Objects | None = None, **more: Any
 ) -> AsyncIterator[Api]:
     """A server for as long as the block lasts; it stops the way it does on SIGTERM."""
-    outside = Outside(resolve=resolved_to_nowhere)  # no test asks a name server
-    engine = Engine(merged(store), objects=objects, outside=outside)
+    more.setdefault("outside", Outside(resolve=resolved_to_nowhere))  # no test asks a name server
+    engine = Engine(merged(store), objects=objects, **more)
     with listen("127.0.0.1", 0) as listening:
         gate = create_app(engine, options)
         server = Server(gate, listening)

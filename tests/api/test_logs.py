@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import structlog
 
-from interlock.api import logs
+from interlock.cli import logs
+from interlock.storage.contract import Fitness
 from tests.api.rig import Api
 
 SECRET = "correct-horse-battery-staple"
@@ -22,7 +23,7 @@ def engine() -> str:
     return "sqlite"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)  # before the service, which takes its logger as it begins
 def log() -> Iterator[io.StringIO]:
     """Where the lines go while a test runs."""
     root = logging.getLogger()
@@ -76,10 +77,10 @@ def test_odd_text_stays_on_one_line_and_is_cut(log: io.StringIO) -> None:
 async def test_a_defect_is_logged_with_its_request_and_told_nobody(
     api: Api, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken() -> int:
+    async def broken() -> Fitness:
         raise ZeroDivisionError(SECRET)
 
-    monkeypatch.setattr(api.engine.store, "now", broken, raising=False)
+    monkeypatch.setattr(api.engine.store, "fitness", broken, raising=False)
     response = await api.get("/readyz", headers={"x-request-id": "r2"})
     assert response.status_code == 500
     assert response.json()["code"] == "internal"

@@ -1,6 +1,7 @@
 """The service against its own OpenAPI document: what it promises, it keeps; what it forbids, it refuses.
 
-INTERLOCK_TEST_EXAMPLES sets how many requests are tried for each operation.
+Making up requests costs more than sending them, so each is sent to a server on either engine, and both must answer
+alike. INTERLOCK_TEST_EXAMPLES sets how many are tried for each operation.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ import asyncio
 import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import checks
 
 from interlock.api import openapi
@@ -34,44 +37,49 @@ from tests.api.rig import resolved_to_nowhere
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES
 
-EXAMPLES = int(os.environ.get("INTERLOCK_TEST_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("INTERLOCK_TEST_EXAMPLES") or (12 if os.environ.get("INTERLOCK_TEST_FAST") else 200))
+SCENARIOS, STEPS = max(EXAMPLES // 8, 2), 10
 # Rules that no schema can tell (a name is visible, a parent exists) make us refuse what the document would allow; and
 # with auth off there is no credential to forget.
 NOT_FOR_US = [checks.positive_data_acceptance, checks.ignored_auth, checks.unsupported_method]
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def address(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres: Postgres
-) -> Iterator[str]:
-    """A server in a thread of its own, since the client blocks."""
-    directory = tmp_path_factory.mktemp("schema")
-    place = str(directory / "x.db") if request.param == "sqlite" else request.getfixturevalue("database")
+@contextmanager
+def served(engine: str, directory: Path, dsn: str) -> Iterator[str]:
+    """The address of a server in a thread of its own, since the client blocks."""
     ready = threading.Event()
     found: dict[str, Any] = {}
 
     async def serve() -> None:
         store: Store
-        if request.param == "sqlite":
-            store = await SQLiteStore.open(place)
+        if engine == "sqlite":
+            store = await SQLiteStore.open(str(directory / "x.db"))
         else:
-            store = await PostgresStore.open(postgres.dsn(place, user=APP_LOGIN), size=4)
+            store = await PostgresStore.open(dsn, size=4)
         outside = Outside(resolve=resolved_to_nowhere)
-        engine = Engine(merged(store), objects=Directory(Path(directory) / "artifacts"), outside=outside)
+        made = Engine(merged(store), objects=Directory(directory / "artifacts"), outside=outside)
         with listen("127.0.0.1", 0) as listening:
-            found["server"] = Server(create_app(engine, Options(tenant="schema")), listening)
+            found["server"] = Server(create_app(made, Options(tenant="schema")), listening)
             found["address"] = url_of(listening)
             ready.set()
             await found["server"].serve()
-        await engine.close()
+        await made.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(120)
     yield found["address"]
     found["server"].should_exit = True
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres, database: str) -> Iterator[Sequence[str]]:
+    """A server on each engine."""
+    dsn = postgres.dsn(database, user=APP_LOGIN)
+    with ExitStack() as stack:
+        yield [stack.enter_context(served(engine, tmp_path_factory.mktemp(engine), dsn)) for engine in ENGINES]
 
 
 def tried() -> list[Route]:
@@ -85,7 +93,7 @@ def schema() -> Any:
 
 
 @pytest.mark.parametrize("route", tried(), ids=lambda route: route.name)
-def test_every_operation_keeps_to_the_document(address: str, schema: Any, route: Route) -> None:
+def test_every_operation_keeps_to_the_document(addresses: Sequence[str], schema: Any, route: Route) -> None:
     operation = schema[route.path][route.method]
 
     @seed(20270101)
@@ -96,11 +104,44 @@ def test_every_operation_keeps_to_the_document(address: str, schema: Any, route:
     @given(case=operation.as_strategy())
     def conforms(case: Any) -> None:
         without_waiting(case)
-        case.call_and_validate(base_url=address, excluded_checks=NOT_FOR_US)
+        answers = [case.call_and_validate(base_url=address, excluded_checks=NOT_FOR_US) for address in addresses]
+        assert len({answer.status_code for answer in answers}) == 1
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         conforms()
+
+
+@pytest.mark.parametrize("number", range(len(ENGINES)), ids=ENGINES)
+def test_operations_that_follow_from_each_other_keep_to_the_document(
+    addresses: Sequence[str], schema: Any, number: int
+) -> None:
+    schema.config.update(base_url=addresses[number])
+    called: set[str] = set()
+
+    class Calls(schema.as_state_machine()):  # type: ignore[misc]
+        def before_call(self, case: Any) -> None:
+            without_waiting(case)
+            called.add(case.operation.definition.raw["operationId"])
+
+        def validate_response(self, response: Any, case: Any, **more: Any) -> None:
+            case.validate_response(response, excluded_checks=NOT_FOR_US)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_state_machine_as_test(
+            Calls,
+            settings=settings(
+                max_examples=SCENARIOS,
+                stateful_step_count=STEPS,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                phases=[Phase.explicit, Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    assert len(called) > 10
 
 
 def without_waiting(case: Any) -> None:

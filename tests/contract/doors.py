@@ -22,7 +22,7 @@ from tests.support.stores import APP_LOGIN, ManualClock
 # Which engine each door leads into.
 DOORS: Final = {"functions": "sqlite", "plain": "sqlite", "owner": "postgres", "app": "postgres"}
 # The door of a person who may do everything, on each engine.
-MASTER: Final = {"sqlite": "functions", "postgres": "owner"}
+MASTER: Final = {"sqlite": "functions", "postgres": "owner", "shards": "owner"}
 
 DatabaseError: Final = (apsw.Error, asyncpg.PostgresError)
 

@@ -339,6 +339,8 @@ async def test_no_verb_reaches_the_artifacts_of_another_tenant(desk: Desk, rival
     await opened(rival, begun)
     (shown,) = await show(rival, file(theirs))
     assert await desk.store.artifact(desk.tenant, theirs.id, shown.id) is None
+    assert await desk.store.artifact_home(desk.tenant, shown.id) is None
+    assert await rival.store.artifact_home(rival.tenant, shown.id) == theirs.id
     assert await listed(desk, theirs) == []
     assert await desk.store.forget_artifacts(desk.tenant, [theirs.id]) == 0
     assert isinstance(await refused(desk, begun), NotFound)

@@ -47,6 +47,18 @@ async def test_parts_of_any_size_read_every_chain_once(desk: Desk, rival: Desk, 
     assert parts == {1: 6, 2: 3, 5: 2, 100: 1}[jobs]
 
 
+async def test_everybody_is_verified_part_by_part(desk: Desk, rival: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.engine.audit.MOST_AT_ONCE", 2)
+    await some_lives(desk)
+    await some_lives(rival)
+    parts = [part async for part in Audit(desk.store).verify_everybody()]
+    whole = await desk.store.verify()
+    assert sum(part.jobs for part in parts) == whole.jobs >= 10
+    assert sum(part.rows for part in parts) == whole.rows
+    assert max(part.jobs for part in parts) <= 2
+    assert {part.first_bad for part in parts} == {whole.first_bad}
+
+
 async def test_a_tenant_without_jobs_is_verified_at_once(desk: Desk) -> None:
     assert await all_parts(desk, 10) == (0, 0, [], 1)
 

@@ -14,8 +14,8 @@ async def test_the_same_key_and_body_answer_the_first_job_as_a_replay(desk: Desk
     (told,) = await desk.store.enqueue(desk.tenant, [first])
     (replay,) = await desk.store.enqueue(desk.tenant, [again])
     assert isinstance(told, Enqueued)
-    assert told == Enqueued(first.id, told.seq, False)
-    assert replay == told._replace(replayed=True)
+    assert told == Enqueued(first.id, told.seq, False, desk.clock.now)
+    assert replay == Enqueued(first.id, told.seq, True)
     assert await desk.store.get(desk.tenant, [again.id]) == [None]
     assert len(await desk.history(first.id)) == 1
     assert await desk.claimed(limit=10) == [first.id]

@@ -19,7 +19,7 @@ from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import Desk, beat, cancel, complete, fail, release, save
 from tests.contract.doors import MASTER, DatabaseError, Door, open_door
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, ManualClock, fresh_database
+from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database
 
 PACKAGES = {engine: f"interlock.storage.{engine}" for engine in ("sqlite", "postgres")}
 
@@ -54,6 +54,12 @@ class Place:
             MASTER[self.engine], place=self.name, tenant="t", clock=ManualClock(), postgres=self.postgres
         ) as door:
             yield door
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """A shard is migrated like any database of PostgreSQL."""
+    return str(request.param)
 
 
 @pytest.fixture

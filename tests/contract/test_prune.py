@@ -10,12 +10,16 @@ from interlock.domain.artifact import NewArtifact
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.operations import PrunedStep, PruneOrder
+from interlock.domain.shards import first_home
 from interlock.domain.webhook import DeliveryStatus, Dispatch, Outcome, Settlement
 from interlock.storage import chains
+from interlock.storage.contract import Store
 from tests.contract.builders import OPERATOR, Desk, complete, new_id, new_job, save
 from tests.contract.doors import Door, job_in, refusal
 from tests.contract.gates import ballot, decided, waiting
 from tests.contract.progress import event, keep, report, step, tell
+from tests.support.shards import SHARDS, resident
+from tests.support.stores import ManualClock
 
 DAY = 86_400
 OWNED = (
@@ -51,6 +55,12 @@ async def rich(desk: Desk) -> Job:
     granted = await desk.again(job)
     await desk.do(complete(granted, result='"large"'))
     return await desk.job(job.id)
+
+
+@pytest.fixture
+def rival(store: Store, tenant: str, clock: ManualClock) -> Desk:
+    """Another tenant in the same database, so that one door leads to both."""
+    return Desk(store, resident(first_home(tenant, SHARDS), f"{tenant}-rival"), clock)
 
 
 @pytest.mark.parametrize("status", Status)

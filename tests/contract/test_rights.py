@@ -158,6 +158,16 @@ async def test_the_app_role_owns_nothing_and_is_nobody_special(door: Door) -> No
     assert logins == []
 
 
+async def test_the_app_role_deletes_no_token_that_still_counts(desk: Desk, app: Door) -> None:
+    new = NewToken(new_id(), hashlib.sha256(desk.tenant.encode()).digest(), ("read",), OPERATOR, expires_in_seconds=60)
+    await desk.store.create_tokens(desk.tenant, [new])
+    await app.run("DELETE FROM token")
+    assert [token.id for token in await desk.store.tokens(desk.tenant)] == [new.id]
+    desk.clock.advance(60)
+    await app.run("DELETE FROM token")
+    assert await desk.store.tokens(desk.tenant) == []
+
+
 async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Door) -> None:
     rows = await door.run(
         """select p.proname, pg_get_function_result(p.oid) from pg_proc p
@@ -174,6 +184,7 @@ async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Doo
         "due_leases": "TABLE(tenant text, job_id uuid)",
         "due_lines": "SETOF text",
         "long_tallies": "SETOF text",
+        "old_tokens": "TABLE(tenant text, token_id uuid)",
         "old_workers": "TABLE(tenant text, name text)",
         "token_owner": "TABLE(tenant text, token_id uuid)",
         "due_orphans": "TABLE(tenant text, object_key text)",

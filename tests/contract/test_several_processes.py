@@ -11,6 +11,7 @@ import pytest
 from interlock.storage.contract import Store
 from interlock.storage.migrate import migrations
 from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.opening import open_router
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import OPERATOR, Desk, cancel, complete, new_job, release
 from tests.contract.doors import DatabaseError
@@ -20,12 +21,22 @@ from tests.support.stores import APP_LOGIN, ManualClock
 
 @pytest.fixture
 async def beside(
-    engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+    engine: str,
+    place: str,
+    store: Store,
+    tenant: str,
+    clock: ManualClock,
+    postgres: Postgres,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[Desk]:
-    """The same tenant through another store on the same file or database."""
+    """The same tenant through another store on the same file or databases."""
     other: Store
     if engine == "sqlite":
         other = await SQLiteStore.open(place, clock=clock)
+    elif engine == "shards":
+        databases = request.getfixturevalue("shards")
+        addresses = {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
+        other = await open_router(addresses, size=2, clock=clock)
     else:
         other = await PostgresStore.open(postgres.dsn(place, user=APP_LOGIN), size=2, clock=clock)
     try:
@@ -92,7 +103,7 @@ async def test_a_store_says_how_durable_it_is(desk: Desk, engine: str) -> None:
         assert facts["engine"].startswith("PostgreSQL ")
         assert (facts["synchronous_commit"], facts["fsync"], facts["full_page_writes"]) == ("on", "on", "on")
         assert facts["role"] == APP_LOGIN
-    assert facts["schema"] == migrations(f"interlock.storage.{engine}")[-1].name
+    assert facts["schema"] == migrations(f"interlock.storage.{'postgres' if engine == 'shards' else engine}")[-1].name
 
 
 async def test_time_is_the_clock_of_the_database(desk: Desk, beside: Desk) -> None:

@@ -13,6 +13,7 @@ from interlock.errors import Error, LeaseLost, NotFound, NotRunning
 from interlock.storage.contract import Store
 from interlock.storage.postgres import progress as on_postgres
 from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.router import Router
 from interlock.storage.sqlite import progress as on_sqlite
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import NEVER, Desk, complete, expire, fail, release, revoke
@@ -243,6 +244,8 @@ async def copied(store: Store, tenant: str, source: str, target: str, *, through
     """Copy steps as a redrive would, inside a transaction of the store."""
     if isinstance(store, SQLiteStore):
         return await store._write(lambda c: on_sqlite.copy_steps(c, tenant, source, target, through=through))
+    if isinstance(store, Router):
+        store = (await store.homes(tenant))[0].store
     assert isinstance(store, PostgresStore)
     return await store._run(lambda c: on_postgres.copy_steps(c, tenant, source, target, through=through))
 

@@ -193,6 +193,27 @@ async def test_a_token_ends_at_the_very_moment_it_was_given(desk: Desk) -> None:
     assert not (await seen(desk, hash)).admits(hash)
 
 
+async def test_tokens_that_ended_long_ago_are_forgotten_and_no_others(desk: Desk, rival: Desk) -> None:
+    living, _ = await keep(desk)
+    lasting, _ = await keep(desk, expires_in_seconds=1000)
+    expired = [(await keep(of, expires_in_seconds=10))[0] for of in (desk, desk, rival)]
+    revoked, _ = await keep(desk, expires_in_seconds=1000)
+    await desk.store.revoke_tokens(desk.tenant, [revoked.id], actor=OPERATOR)
+    desk.clock.advance(100)
+
+    async def left() -> set[str]:
+        return {token.id for of in (desk, rival) for token in await of.store.tokens(of.tenant)}
+
+    await desk.store.forget_tokens(100.0, 1000)  # other tests have left theirs in the same store
+    assert await left() == {living.id, lasting.id, revoked.id, *(token.id for token in expired)}
+    assert await desk.store.forget_tokens(99.0, 1000) >= 1
+    assert await left() == {living.id, lasting.id, *(token.id for token in expired)}
+    while (gone := await desk.store.forget_tokens(89.0, 2)) == 2:
+        pass
+    assert gone < 2
+    assert await left() == {living.id, lasting.id}
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -271,6 +271,32 @@ class TestBursts:
         await desk.add(type="other")
         assert sorted(await heard(desk)) == ["job.cancelled", "job.queued"]
 
+    async def test_each_member_of_a_group_is_left_alone_for_its_interval(self, desk: Desk) -> None:
+        members = [
+            (await listen(desk, "job.queued", mode=Mode.GROUP, group_id="g", min_interval_seconds=10.0)).id
+            for _ in range(2)
+        ]
+        for _ in members:
+            desk.clock.advance(1)
+            await desk.add()
+        first = await take(desk)
+        assert sorted(str(d.subscription_id) for d in first) == sorted(members)
+        assert [d.folded for d in first] == [0, 0]
+        for dispatch in first:
+            await settle(desk, dispatch, OK)
+        burst = []
+        for _ in range(5):
+            desk.clock.advance(1)
+            burst.append(await desk.add())
+        assert await take(desk) == []
+        desk.clock.advance(4)
+        assert await take(desk) == []
+        desk.clock.advance(1)
+        late = await take(desk)
+        assert sorted(d.folded for d in late) == [0, 3]
+        assert {d.subscription_id for d in late} == set(members)
+        assert {d.job_id for d in late} == set(burst[-2:])
+
     async def test_a_folded_event_keeps_its_count_however_often_it_is_tried(self, desk: Desk) -> None:
         await listen(desk, "job.queued", min_interval_seconds=10.0)
         await desk.add_all([new_job(), new_job(), new_job()])
@@ -547,7 +573,7 @@ async def test_what_has_ended_is_swept_after_a_while(desk: Desk) -> None:
     assert await deliveries(desk) == []
 
 
-async def test_channels_come_in_turns_of_their_tenants(desk: Desk, rival: Desk) -> None:
+async def test_channels_come_in_turns_of_their_tenants(desk: Desk, rival: Desk, engine: str) -> None:
     for _ in range(3):
         await listen(desk, "job.queued")
     await listen(rival, "job.queued")
@@ -555,7 +581,9 @@ async def test_channels_come_in_turns_of_their_tenants(desk: Desk, rival: Desk) 
     desk.clock.advance(1)
     await rival.add()
     due = [c.tenant for c in await desk.store.outbox.due_channels(10_000) if c.tenant in (desk.tenant, rival.tenant)]
-    assert due == [desk.tenant, rival.tenant, desk.tenant, desk.tenant]
+    assert sorted(due[:2]) == sorted([desk.tenant, rival.tenant])
+    assert due[2:] == [desk.tenant, desk.tenant]
+    assert due[0] == desk.tenant or engine == "shards"  # who has waited longer is known to one database alone
 
 
 async def test_a_foreign_subscription_or_delivery_is_like_an_unknown_one(desk: Desk, rival: Desk) -> None:

@@ -15,7 +15,7 @@ from interlock.errors import Error, Fatal, Unavailable
 KINDS = [
     kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, Error) and not issubclass(kind, Fatal)
+    if isinstance(kind, type) and issubclass(kind, Error) and not issubclass(kind, Fatal) and "code" in vars(kind)
 ]
 
 
@@ -35,7 +35,7 @@ def test_an_error_is_rebuilt_with_its_class_its_sentence_and_its_attributes(kind
     came = rebuilt(problem(problems.encoded(raised)), problems.status_of(raised), {})
     assert type(came) is kind
     assert str(came) == str(raised)
-    assert vars(came).keys() == vars(raised).keys()
+    assert vars(came) == vars(raised)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)
@@ -51,6 +51,13 @@ def test_what_the_server_tells_wins_over_what_was_asked() -> None:
     came = rebuilt({"code": "lease_lost", "detail": "gone", "job_id": "theirs"}, 409, {"job_id": "ours", "fence": 1})
     assert isinstance(came, errors.LeaseLost)
     assert (came.job_id, came.fence) == ("theirs", 1)
+
+
+def test_what_was_not_found_is_named_for_what_it_is() -> None:
+    raised = errors.NotFound("planner/one", what="agent")
+    said = problem(problems.encoded(raised))
+    assert (said["what"], said["id"], "job_id" in said) == ("agent", "planner/one", False)
+    assert vars(rebuilt(said, 404, {})) == vars(raised)
 
 
 def test_an_invalid_field_keeps_its_place() -> None:

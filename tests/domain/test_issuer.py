@@ -65,7 +65,12 @@ def test_everything_that_can_be_said_of_an_issuer() -> None:
         ({"algorithms": ["none"]}, "/algorithms"),
         ({"algorithms": ["HS256"]}, "/algorithms"),
         ({"algorithms": {"RS256": 1}}, "/algorithms"),
-        ({"jwks_uri": None}, "/jwks_uri"),
+        ({"jwks_uri": None, "issuer": "corp"}, "/jwks_uri"),
+        ({"jwks_uri": None, "issuer": "http://id.example.com"}, "/jwks_uri"),
+        ({"jwks_uri": None, "issuer": "https://user@id.example.com"}, "/jwks_uri"),
+        ({"jwks_uri": None, "issuer": "https://id.example.com/?realm=a"}, "/jwks_uri"),
+        ({"jwks_uri": None, "issuer": "https://id.example.com#a"}, "/jwks_uri"),
+        ({"jwks_uri": None, "issuer": "https://[id.example.com"}, "/jwks_uri"),
         ({"jwks": {"keys": []}}, "/jwks_uri"),
         ({"jwks_uri": None, "jwks": {}}, "/jwks"),
         ({"jwks_uri": None, "jwks": "keys"}, "/jwks"),
@@ -103,6 +108,36 @@ def test_what_is_wrong_with_an_issuer_is_said_with_its_place(changes: dict[str, 
 def test_plain_http_is_for_ones_own_machine_only(host: str) -> None:
     (one,) = issuers([GOOD | {"jwks_uri": f"http://{host}/keys"}])
     assert one.jwks_uri == f"http://{host}/keys"
+
+
+@pytest.mark.parametrize("issuer", ["https://id.example.com/realm", "https://id.example.com/realm/"])
+def test_an_issuer_without_keys_is_asked_for_them_under_its_own_address(issuer: str) -> None:
+    (one,) = issuers([{name: value for name, value in (GOOD | {"issuer": issuer}).items() if name != "jwks_uri"}])
+    assert one.discovery_uri == "https://id.example.com/realm/.well-known/openid-configuration"
+    assert one.discovered({"issuer": issuer, "jwks_uri": "https://keys.example.com/"}) == "https://keys.example.com/"
+    assert issuers([GOOD])[0].discovery_uri is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {},
+        {"issuer": "https://id.example.com"},
+        {"issuer": "https://id.example.com", "jwks_uri": 7},
+        {"issuer": "https://id.example.com", "jwks_uri": "http://id.example.com/keys"},
+        {"issuer": "https://id.example.com", "jwks_uri": "http://127.0.0.1/keys"},
+        {"issuer": "https://id.example.com", "jwks_uri": "file:///etc/keys"},
+        {"issuer": "https://id.example.com/", "jwks_uri": "https://id.example.com/keys"},
+        {"issuer": "https://other.example.com", "jwks_uri": "https://id.example.com/keys"},
+        {"jwks_uri": "https://id.example.com/keys"},
+    ],
+)
+def test_a_document_of_somebody_else_or_without_a_safe_address_is_not_believed(document: object) -> None:
+    (one,) = issuers([{name: value for name, value in GOOD.items() if name != "jwks_uri"}])
+    with pytest.raises(Invalid):
+        one.discovered(document)
 
 
 def test_several_issuers_need_names_and_each_its_own() -> None:

@@ -29,7 +29,7 @@ from interlock.errors import (
 )
 from interlock.storage.contract import Store
 from interlock.storage.merged import merged
-from interlock.wire import job_request
+from interlock.wire import TokenRequest, job_request
 from tests.support.eventually import eventually
 from tests.support.stores import ManualClock
 
@@ -231,12 +231,15 @@ async def test_a_retention_deletes_for_every_tenant_in_the_background(
     tenants = [who, who._replace(tenant="other")]
     for tenant in tenants:
         await ended(keeper, tenant, 2)
+        for life in (DAY / 100, None):
+            await keeper.tokens.create(tenant, TokenRequest(roles=["read"], expires_in_seconds=life))
     clock.advance(1.6 * DAY)
     assert "retention" in [chore.name for chore in keeper.upkeep.chores]
     await keeper.retention.retain_aside()
 
     async def gone() -> bool:
-        return not any([await jobs(keeper, tenant) for tenant in tenants])
+        tokens = [token for tenant in tenants for token in await keeper.tokens.list(tenant)]
+        return len(tokens) == 2 and not any([await jobs(keeper, tenant) for tenant in tenants])
 
     await eventually(gone)
     await keeper.retention.stop()

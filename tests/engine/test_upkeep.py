@@ -8,6 +8,8 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
+from interlock.engine.upkeep import MOST_STEPS, Chore, in_steps
+from interlock.errors import Unavailable
 from interlock.wire import job_request
 from tests.support.eventually import eventually
 from tests.support.stores import ManualClock
@@ -56,6 +58,62 @@ async def test_upkeep_in_the_background_needs_no_claimer(
         return (await interlock_engine.reads.job("acme", job.id)).status is Status.RETRY
 
     await eventually(is_retried)
+
+
+async def test_a_chore_that_hangs_holds_up_no_other(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    begun = asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    interlock_engine.upkeep.chores.insert(0, Chore("hangs", 0.01, hang))
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
+    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w", lease_seconds=10))
+    interlock_engine.upkeep.start()
+    await begun.wait()
+    clock.advance(11)
+
+    async def is_retried() -> bool:
+        return (await interlock_engine.reads.job("acme", job.id)).status is Status.RETRY
+
+    await eventually(is_retried)
+
+
+async def test_a_chore_that_fails_is_done_again(interlock_engine: Engine) -> None:
+    tries = 0
+
+    async def fail() -> None:
+        nonlocal tries
+        tries += 1
+        raise (Unavailable("gone for a while") if tries % 2 else ValueError("a bad row"))
+
+    interlock_engine.upkeep.chores.append(Chore("fails", 0.001, fail))
+    interlock_engine.upkeep.start()
+
+    async def tried_often() -> bool:
+        return tries >= 6
+
+    await eventually(tried_often)
+
+
+async def test_steps_go_on_while_they_are_full_and_not_for_ever() -> None:
+    left = 7
+
+    async def step() -> int:
+        nonlocal left
+        some = min(left, 3)
+        left -= some
+        return some
+
+    assert await in_steps(step, 3) == 7
+
+    async def endless() -> int:
+        return 3
+
+    assert await in_steps(endless, 3) == 3 * MOST_STEPS
 
 
 async def test_old_claims_are_forgotten_once_their_jobs_no_longer_run(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from interlock.domain.approval import Decision, OnDeny
 from interlock.domain.job import NewJob
 from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import Event, Level
 from interlock.domain.retry import Backoff
 from tests.model import words
 from tests.model.lines import Limit
@@ -136,4 +137,31 @@ edits = st.fixed_dictionaries(
 
 saved = (st.integers(0, 3), st.sampled_from(("1", '{"at": 2}')), st.booleans())
 checkpoints = say(words.checkpoint, grants, *saved)
-beats = st.one_of(say(words.beat, grants, optional(2.0, 90.0)), say(words.beat_and_save, grants, optional(2.0), *saved))
+# Few ids, so that many are told again.
+events = st.lists(
+    st.builds(
+        Event,
+        st.integers(1, 12).map("00000000-0000-7000-8000-{:012x}".format),
+        st.sampled_from(Level),
+        st.sampled_from(("", "half way", "für später")),
+        optional('{"n": 1.50}'),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=3,
+).map(tuple)
+reports = say(words.tell, grants, events)
+steps = say(
+    words.save_step,
+    grants,
+    st.sampled_from(("search", "write")),
+    st.integers(0, 1),
+    st.sampled_from(("1", '{"at": 2}')),
+    optional("app.search"),
+    st.booleans(),
+)
+beats = st.one_of(
+    say(words.beat, grants, optional(2.0, 90.0)),
+    say(words.beat_and_save, grants, optional(2.0), *saved),
+    say(words.beat_and_tell, grants, optional(2.0), events),
+)

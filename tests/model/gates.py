@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from interlock.domain.approval import Ballot, Decision, GateStatus, OnDeny, OpenGate
+from interlock.domain.approval import Ballot, Decision, GateStatus, Mint, OnDeny, OpenGate
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import Status, Verb
 from tests.model.life import Facts, Jobs, Life, micros, receipt
@@ -20,6 +20,7 @@ class Gate:
     expires_at: int
     status: GateStatus = GateStatus.OPEN
     votes: dict[str, Decision] = field(default_factory=dict)
+    token: bytes | None = None
 
     def told(self) -> tuple[GateStatus, dict[str, Decision]]:
         return self.status, dict(self.votes)
@@ -35,6 +36,26 @@ class Gates(Jobs, ABC):
     def decide(self, ballots: Sequence[Ballot], now: int) -> list[tuple[GateStatus, dict[str, Decision]] | str]:
         """Each gate as it is after its ballot, or the code of a refusal."""
         return [self._decide(ballot, now) for ballot in ballots]
+
+    def mint(self, mints: Sequence[Mint], now: int) -> list[GateStatus | str]:
+        """Each gate with a new link in place of the last, or the code of a refusal."""
+        return [self._mint(mint, now) for mint in mints]
+
+    def _mint(self, mint: Mint, now: int) -> GateStatus | str:
+        gate = self.gates.get(mint.id)
+        if gate is None:
+            return "not_found"
+        if gate.asked.required > 1:
+            return "invalid"
+        if gate.status in (GateStatus.APPROVED, GateStatus.DENIED):
+            return "already_decided"
+        if gate.status != GateStatus.OPEN or gate.expires_at <= now:
+            return f"gate_{GateStatus.VOID if gate.status == GateStatus.VOID else GateStatus.EXPIRED}"
+        gate.token = mint.token_sha256
+        return gate.status
+
+    def gate_of_token(self, token: bytes) -> str | None:
+        return next((id for id, gate in self.gates.items() if gate.token == token), None)
 
     def overdue_gates(self, now: int) -> list[str]:
         """The jobs that nobody decided about in time."""
@@ -63,7 +84,7 @@ class Gates(Jobs, ABC):
 
     def _decide(self, ballot: Ballot, now: int) -> tuple[GateStatus, dict[str, Decision]] | str:
         gate = self.gates.get(ballot.id)
-        if gate is None:
+        if gate is None or (ballot.token_sha256 is not None and ballot.token_sha256 != gate.token):
             return "not_found"
         life = self.jobs[gate.asked.id]
         if gate.status == GateStatus.OPEN and ballot.actor not in gate.votes:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from interlock.domain.approval import Ballot, OpenGate
+from interlock.domain.approval import Ballot, Mint, OpenGate
 from interlock.domain.decide import Cancel, Complete, Expire, Order, PassDeadline
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, Job, NewJob, Receipt, Refused
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import Report, Step
 from interlock.domain.registry import Agent
+from interlock.storage.contract import Store
 from tests.model.draws import CAPABILITIES, Draft
 from tests.model.life import ENDED, SECOND, WAITING, Life, Replay, by_seq, plain, plain_line
 from tests.model.lines import Limit
 from tests.model.model import Model
+from tests.model.readers import Reader
 from tests.model.rig import Rig
 from tests.model.words import Held, Pick, Say
 from tests.support.stores import START
@@ -27,6 +32,7 @@ from tests.support.truth import check_history
 UNKNOWN: Final = "ffffffff-0000-7000-8000-000000000000"
 NOBODY: Final = Held(UNKNOWN, 1, "w1")
 FAR: Final = 40 * 86_400.0
+FEED_SECONDS: Final = 120.0
 COUNTED: Final = (
     "ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter", "succeeded", "failed", "cancelled",
 )  # fmt: skip
@@ -43,7 +49,7 @@ class Script(RuleBasedStateMachine):
 
     def __init__(self, rig: Rig) -> None:
         super().__init__()
-        self.rig, self.store, self.clock = rig, rig.store, rig.clock
+        self.rig, self.clock = rig, rig.clock
         self.clock.now = START
         self.tenant = rig.new_tenant()
         self.model = Model(self.tenant)
@@ -51,9 +57,17 @@ class Script(RuleBasedStateMachine):
         self.last_orders: list[Order] = []
         self.last_beats: list[Beat] = []
         self.last_checkpoints: list[Checkpoint] = []
+        self.last_reports: list[Report] = []
+        self.readers = [Reader()]
+        self.links: list[tuple[str, bytes]] = []
         self.step = 0
         self.unseen = False
         self.stepped_back = False
+
+    @property
+    def store(self) -> Store:
+        """Another one after every restart."""
+        return self.rig.store
 
     # Whom and what the words are about.
 
@@ -146,6 +160,20 @@ class Script(RuleBasedStateMachine):
         self.last_checkpoints = checkpoints
         self.unseen = True
 
+    def _tell(self, reports: list[Report]) -> None:
+        answers = [code(answer) for answer in self.rig.run(self.store.add_events(self.tenant, reports))]
+        assert answers == self.model.tell(reports, self.clock.now)
+        self.rig.seen.update(f"tell: {answer}" for answer in answers if isinstance(answer, str))
+        self.last_reports = reports
+
+    def _save_steps(self, steps: list[Step]) -> None:
+        answers = [code(answer) for answer in self.rig.run(self.store.save_steps(self.tenant, steps))]
+        assert answers == self.model.save(steps, self.clock.now)
+        self.rig.seen.update(f"step: {answer}" for answer in answers if isinstance(answer, str))
+
+    def _read_on(self, reader: Reader, limit: int) -> None:
+        reader.go_on(self.rig.run(self.store.feed(self.tenant, reader.place, limit=limit)))
+
     def _carry_out(self, orders: list[Order]) -> None:
         answers = self.rig.run(self.store.carry_out(self.tenant, orders))
         chosen = [answer.run_at if isinstance(answer, Receipt) else None for answer in answers]
@@ -180,6 +208,14 @@ class Script(RuleBasedStateMachine):
         assert answers == self.model.decide(ballots, self.clock.now)
         self.rig.seen.update(f"decide: {answer if isinstance(answer, str) else answer[0]}" for answer in answers)
         self.unseen = True
+
+    def _mint(self, gate_id: str) -> None:
+        token = sha256(unordered_id("1117").encode()).digest()
+        (answer,) = self.rig.run(self.store.mint(self.tenant, [Mint(gate_id, "user:ann", token)]))
+        said = answer.error.code if isinstance(answer, Refused) else answer.status
+        assert [said] == self.model.mint([Mint(gate_id, "user:ann", token)], self.clock.now)
+        self.rig.seen[f"mint: {said}"] += 1
+        self.links.append((gate_id, token))
 
     def _sweep(self) -> None:
         now = self.clock.now
@@ -286,10 +322,29 @@ class Script(RuleBasedStateMachine):
         ):
             assert gate is not None
             assert (gate.status, {vote.voter: vote.decision for vote in gate.votes}) == self.model.gates[id].told()
+        for _, token in self.links:
+            found = self.rig.run(self.store.gate_of_token(token))
+            expected = self.model.gate_of_token(token)
+            assert found == (None if expected is None else (self.tenant, expected))
+        self.check_progress()
         self._count()
         verdict = self.rig.run(self.store.verify(self.tenant))
         assert verdict == (len(self.model.jobs), sum(life.version for life in self.model.jobs.values()), None)
         self.rig.check_truth(self.tenant)
+
+    def check_progress(self) -> None:
+        """Every step and event is there, read by job or by any reader of the feed."""
+        ids = list(self.model.jobs)
+        for id, kept in zip(ids, self.rig.run(self.store.steps(self.tenant, ids, limit=1000)), strict=True):
+            assert kept == self.model.steps.get(id, [])
+        for id, told in self.model.events.items():
+            assert self.rig.run(self.store.events(self.tenant, id, limit=1000)) == told
+        deadline = time.monotonic() + FEED_SECONDS
+        for reader in self.readers:
+            while not reader.has_all(self.model.events):  # a transaction elsewhere on the server may hold the feed back
+                assert time.monotonic() < deadline, "the feed stands still"
+                self._read_on(reader, 100)
+            reader.check(self.model.events)
 
 
 def greedy(worker: str) -> ClaimAsk:

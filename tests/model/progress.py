@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from interlock.domain.job import Beat, Checkpoint, Pulse
+from interlock.domain.progress import Event, EventRow, Report, Step, StepRow
 from tests.model.life import Jobs, micros
 
 
 class Progress(Jobs):
-    """Heartbeats and checkpoints."""
+    """Heartbeats, checkpoints, steps and events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: dict[str, list[EventRow]] = defaultdict(list)
+        self.steps: dict[str, list[StepRow]] = defaultdict(list)
 
     def heartbeat(self, beats: Sequence[Beat], now: int) -> list[Pulse | str]:
         return [self._heartbeat(beat, now) for beat in beats]
@@ -21,6 +28,7 @@ class Progress(Jobs):
             fault = saved if isinstance(saved, str) else None
         if fault is not None:
             return fault
+        self._add(beat.id, beat.events, now)
         life = self.jobs[beat.id]
         life.heartbeat_at = life.updated_at = now
         life.lease_expires_at = min(now + micros(beat.lease_seconds or life.lease_seconds), life.run_ends_at())
@@ -42,7 +50,30 @@ class Progress(Jobs):
             return "checkpoint_conflict"
         return new.seq
 
-    def _not_held(self, item: Beat | Checkpoint) -> str | None:
+    def tell(self, reports: Sequence[Report], now: int) -> list[tuple[int, ...] | str]:
+        return [self._not_held(report) or self._add(report.id, report.events, now) for report in reports]
+
+    def _add(self, job_id: str, events: Sequence[Event], now: int) -> tuple[int, ...]:
+        """Numbered as told; what was told before keeps its number."""
+        told = self.events[job_id]
+        for event in events:
+            if event.id not in {row.id for row in told}:
+                told.append(EventRow(job_id, len(told) + 1, *event[:4], now, event.sanitized))
+        return tuple(row.seq for event in events for row in told if row.id == event.id)
+
+    def save(self, steps: Sequence[Step], now: int) -> list[StepRow | str]:
+        return [self._not_held(step) or self._save(step, now) for step in steps]
+
+    def _save(self, step: Step, now: int) -> StepRow:
+        """The first of a name and occurrence stays."""
+        kept = self.steps[step.id]
+        for row in kept:
+            if (row.name, row.occurrence) == (step.name, step.occurrence):
+                return row
+        kept.append(StepRow(step.id, len(kept) + 1, *step[3:7], step.fence, now, step.sanitized))
+        return kept[-1]
+
+    def _not_held(self, item: Beat | Checkpoint | Report | Step) -> str | None:
         life = self.jobs.get(item.id)
         if life is None:
             return "not_found"

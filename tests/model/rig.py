@@ -7,7 +7,7 @@ import itertools
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,6 +23,7 @@ from tests.support.stores import APP_LOGIN, ManualClock, fresh_database
 from tests.support.truth import check_postgres, check_sqlite
 
 T = TypeVar("T")
+Opener = Callable[[], Coroutine[Any, Any, Store]]
 FAST: Final = bool(os.environ.get("INTERLOCK_TEST_FAST"))
 MEMORY_DISK: Final = Path("/dev/shm")  # these tests are about rules, not about disks
 _numbers = itertools.count(1)
@@ -31,9 +32,10 @@ _numbers = itertools.count(1)
 class Rig:
     """A store with a clock that is moved by hand, and the loop it lives on."""
 
-    def __init__(self, runner: asyncio.Runner, store: Store, clock: ManualClock, truth: Path | asyncpg.Connection[Any]):
+    def __init__(self, runner: asyncio.Runner, open: Opener, clock: ManualClock, truth: Path | asyncpg.Connection[Any]):
         self._runner = runner
-        self.store = store
+        self._open = open
+        self.store = self.run(open())
         self.clock = clock
         self._truth = truth
         self.seen: Counter[str] = Counter()
@@ -43,6 +45,11 @@ class Rig:
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         # Not runner.run(), which sets and resets the handler of Ctrl-C each time, and that takes longer than most calls.
         return self._runner.get_loop().run_until_complete(call)
+
+    def restart(self) -> None:
+        """As a process that ends and comes back: all that is left is what was stored."""
+        self.run(self.store.close())
+        self.store = self.run(self._open())
 
     def check_truth(self, tenant: str) -> None:
         if isinstance(self._truth, Path):
@@ -65,11 +72,11 @@ def open_rig(engine: str, postgres: Postgres, runner: asyncio.Runner, clock: Man
 def sqlite_rig(runner: asyncio.Runner, clock: ManualClock) -> Iterator[Rig]:
     with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as directory:
         path = Path(directory) / "model.db"
-        store = runner.run(SQLiteStore.open(str(path), clock=clock))
+        rig = Rig(runner, lambda: SQLiteStore.open(str(path), clock=clock), clock, path)
         try:
-            yield Rig(runner, store, clock, path)
+            yield rig
         finally:
-            runner.run(store.close())
+            runner.run(rig.store.close())
 
 
 @contextmanager
@@ -79,11 +86,12 @@ def postgres_rig(postgres: Postgres, runner: asyncio.Runner, clock: ManualClock)
     try:
         admin = runner.run(asyncpg.connect(postgres.dsn(name)))
         runner.run(admin.execute(f"alter database {name} set synchronous_commit = off"))
-        store = runner.run(PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=1, clock=clock))
+        dsn = postgres.dsn(name, user=APP_LOGIN)
+        rig = Rig(runner, lambda: PostgresStore.open(dsn, size=1, clock=clock), clock, admin)
         try:
-            yield Rig(runner, store, clock, admin)
+            yield rig
         finally:
-            runner.run(store.close())
+            runner.run(rig.store.close())
             runner.run(admin.close())
     finally:
         runner.run(database.__aexit__(None, None, None))

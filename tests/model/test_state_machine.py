@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +16,14 @@ from interlock.domain.edit import Edit
 from interlock.domain.job import Filter, NewJob
 from interlock.domain.lifecycle import EDGES, Status
 from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import Event
 from interlock.domain.retry import Backoff
-from tests.model import draws
+from tests.model import draws, words
 from tests.model.draws import AGENTS, TYPES, WORKERS, Draft
 from tests.model.life import SECOND, by_seq
 from tests.model.lines import Limit
 from tests.model.machine import UNKNOWN, Script, greedy
+from tests.model.readers import Reader
 from tests.model.rig import FAST, Rig, examples, open_rig
 from tests.model.words import Pick, Say, optional, picks, subset
 from tests.support.postgres import Postgres
@@ -87,6 +89,14 @@ class Machine(Script):
     def checkpoint(self, batch: list[Say]) -> None:
         self._checkpoint([self.say(words) for words in batch])
 
+    @rule(batch=st.lists(draws.reports, min_size=1, max_size=3))
+    def tell(self, batch: list[Say]) -> None:
+        self._tell([self.say(words) for words in batch])
+
+    @rule(batch=st.lists(draws.steps, min_size=1, max_size=3))
+    def save_steps(self, batch: list[Say]) -> None:
+        self._save_steps([self.say(words) for words in batch])
+
     @rule(words=draws.completes)
     def complete(self, words: Say) -> None:
         self._carry_out([self.say(words)])
@@ -116,7 +126,10 @@ class Machine(Script):
     def carry_out(self, batch: list[Say]) -> None:
         self._carry_out([self.say(words) for words in batch])
 
-    @rule(verb=st.sampled_from(("carry_out", "heartbeat", "checkpoint")), after=st.sampled_from((0.0, 0.0, 1.0, 61.0)))
+    @rule(
+        verb=st.sampled_from(("carry_out", "heartbeat", "checkpoint", "tell")),
+        after=st.sampled_from((0.0, 0.0, 1.0, 61.0)),
+    )
     def repeat(self, verb: str, after: float) -> None:
         """The answer got lost, so the same is said again."""
         self.clock.advance(after)
@@ -124,6 +137,8 @@ class Machine(Script):
             self._carry_out(self.last_orders)
         elif verb == "heartbeat":
             self._heartbeat(self.last_beats)
+        elif verb == "tell":
+            self._tell(self.last_reports)
         else:
             self._checkpoint(self.last_checkpoints)
 
@@ -177,6 +192,11 @@ class Machine(Script):
     def sweep(self) -> None:
         self._sweep()
 
+    @rule()
+    def restart(self) -> None:
+        """The server is gone and comes back, between any two steps."""
+        self.rig.restart()
+
     # People.
 
     @rule(pick=draws.grants, asked=draws.asked)
@@ -203,11 +223,68 @@ class Machine(Script):
         gate = self._ask(self.held(pick), asked)
         self._decide([Ballot(gate, actor, vote, comment) for _, actor, vote, comment in votes])
 
+    @rule(
+        pick=picks("live"),
+        asked=draws.asked,
+        told=draws.events,
+        vote=st.sampled_from(Decision),
+        crashes=st.tuples(*[st.booleans()] * 4),
+        after=st.sampled_from((0.0, 4.0, 5.0)),
+    )
+    def ask_decide_and_resume(
+        self,
+        pick: Pick,
+        asked: dict[str, Any],
+        told: tuple[Event, ...],
+        vote: Decision,
+        crashes: tuple[bool, ...],
+        after: float,
+    ) -> None:
+        """A whole round through a gate by a link, with a server that may be gone between any two steps."""
+        held = self.held(pick)
+        crash = iter(crashes)
+        steps: tuple[Callable[[], object], ...] = (
+            lambda: self._tell([words.tell(held, told)]),
+            lambda: self._ask(held, asked),
+            lambda: self._mint(self.gate(0)),
+            lambda: self._decide(self.by_link(vote)),
+        )
+        for step in steps:
+            step()
+            if next(crash):
+                self.rig.restart()
+        self.clock.advance(after)
+        self._sweep()
+        self._claim(greedy("w2"))
+
+    @rule(number=st.integers(0, 3))
+    def mint(self, number: int) -> None:
+        self._mint(self.gate(number))
+
+    @rule(number=st.integers(0, 3), vote=st.sampled_from(Decision))
+    def decide_by_link(self, number: int, vote: Decision) -> None:
+        self._decide(self.by_link(vote, number))
+
+    def by_link(self, vote: Decision, number: int = 0) -> list[Ballot]:
+        """Mostly by one of the newest links, which may be void."""
+        if not self.links:
+            return []
+        gate, token = self.links[-1 - number % len(self.links)]
+        return [Ballot(gate, "bearer:user:ann", vote, token_sha256=token)]
+
     @rule(batch=st.lists(draws.ballots, min_size=1, max_size=3))
     def decide(self, batch: list[tuple[int, str, Decision, str | None]]) -> None:
         self._decide([Ballot(self.gate(number), actor, vote, comment) for number, actor, vote, comment in batch])
 
     # Readers.
+
+    @rule(number=st.integers(0, 3), limit=st.sampled_from((1, 2, 100)))
+    def read_on(self, number: int, limit: int) -> None:
+        self._read_on(self.readers[number % len(self.readers)], limit)
+
+    @rule()
+    def begin_to_read_here(self) -> None:
+        self.readers.append(Reader(self.rig.run(self.store.feed_end(self.tenant)), self.model.events))
 
     @rule()
     def count(self) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from interlock.domain.decide import Cancel, CancelAck, Complete, Expire, Fail, PassDeadline, Release, Revoke
 from interlock.domain.job import Beat, Checkpoint
+from interlock.domain.progress import Event, Report, Step
 
 T = TypeVar("T")
 Draw = st.SearchStrategy[Any]
@@ -84,6 +85,18 @@ def beat(held: Held, seconds: float | None) -> Beat:
 
 def beat_and_save(held: Held, seconds: float | None, seq: int, data: str, odd: bool) -> Beat:
     return Beat(held.id, held.fence, held.worker, seconds, checkpoint(held, seq, data, odd))
+
+
+def beat_and_tell(held: Held, seconds: float | None, events: tuple[Event, ...]) -> Beat:
+    return Beat(held.id, held.fence, held.worker, seconds, events=events)
+
+
+def tell(held: Held, events: tuple[Event, ...]) -> Report:
+    return Report(held.id, held.fence, held.worker, events)
+
+
+def save_step(held: Held, name: str, occurrence: int, result: str, function: str | None, odd: bool) -> Step:
+    return Step(held.id, held.fence, held.worker, name, occurrence, result, function, odd)
 
 
 def say(make: Callable[..., Any], pick: st.SearchStrategy[Pick], *rest: Draw) -> st.SearchStrategy[Say]:

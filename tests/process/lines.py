@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import apsw
 import asyncpg
 
 from interlock.domain.decide import Cancel, Complete, Fail, Order, Release, Revoke
@@ -20,6 +19,7 @@ from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
 from tests.process.acts import TENANT
 from tests.process.conftest import Judge, new_id
+from tests.support.truth import check_places
 
 KIND: Final = "bot"
 HOT: Final = 40
@@ -162,34 +162,13 @@ async def nothing_is_left(judge: Judge) -> list[Job]:
     return jobs
 
 
-# Places are those of running jobs, of waiting ones that have got one, and of jobs of strict agents that have started and wait for
-# something else than a worker. One statement sees one moment, so this holds while others work, too.
-_POSTGRES_RECOUNT: Final = """
-select a.kind || '/' || a.id, a.used, c.n from interlock.agent a cross join lateral (
-  select (select count(*) from interlock.lease l where l.tenant = a.tenant and l.line = a.no)
-    + (select count(*) from interlock.ready q where q.tenant = a.tenant and q.line = a.no and not q.blocked)
-    + (select count(*) from interlock.job j where j.tenant = a.tenant and j.line = a.no and a.strict and j.started_at is not null
-         and j.status <= 'waiting_for_approval'
-         and not exists (select from interlock.ready q where q.tenant = j.tenant and q.job_id = j.id)) as n) c
-where a.max_concurrency is not null and a.used <> c.n"""
-_SQLITE_RECOUNT: Final = """
-SELECT a.kind || '/' || a.id, a.used, c.n FROM agent a JOIN (
-  SELECT b.tenant, b.no, (SELECT count(*) FROM job j WHERE j.tenant = b.tenant AND j.line = b.no AND j.finished_at IS NULL
-    AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
-      OR (b.strict AND j.started_at IS NOT NULL AND (j.status = 'waiting_for_approval' OR j.awaiting > 0)))) AS n
-  FROM agent b) c ON c.tenant = a.tenant AND c.no = a.no
-WHERE a.max_concurrency IS NOT NULL AND a.used <> c.n"""
-
-
 async def check_used(judge: Judge) -> None:
     """The places that are counted as used are those that are used."""
     if judge.admin_dsn is None:
-        db = apsw.Connection(judge.place.address, flags=apsw.SQLITE_OPEN_READWRITE)
-        db.set_busy_timeout(60_000)
-        wrong = db.execute(_SQLITE_RECOUNT).fetchall()
-        db.close()
-    else:
-        admin = await asyncpg.connect(judge.admin_dsn)
-        wrong = [tuple(row) for row in await admin.fetch(_POSTGRES_RECOUNT)]
+        await check_places(judge.place.address)
+        return
+    admin = await asyncpg.connect(judge.admin_dsn)
+    try:
+        await check_places(admin)
+    finally:
         await admin.close()
-    assert not wrong, f"agent, used, counted: {wrong[:5]}"

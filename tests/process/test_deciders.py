@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -17,16 +18,23 @@ from interlock.domain.decide import Cancel, Expire, Order
 from interlock.domain.job import Job, Refused
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.principal import Principal
+from interlock.domain.progress import Event, Level, Report
+from interlock.domain.webhook import DeliveryFilter
+from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
+from interlock.engine.webhooks import SubscriptionRequest
 from interlock.storage.contract import Store
+from interlock.wire import TokenRequest
 from tests.process import acts
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
 from tests.support.crew import Crew, Failed, until
 from tests.support.postgres import find_binaries
+from tests.support.receiver import receiver
 
 APPROVE, DENY = Decision.APPROVE, Decision.DENY
 ADA = Principal(TENANT, "user:ada", frozenset({"approve"}))
+OPERATOR = Principal(TENANT, "user:ops", frozenset({"admin", "operate"}))
 AGENT = Principal(TENANT, "worker:w", frozenset({"work"}))
 
 
@@ -130,28 +138,51 @@ async def test_the_text_of_a_link_token_is_in_no_byte_of_the_database_and_in_no_
     judge: Judge, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    engine = Engine(judge.store)
-    tokens = []
-    for decision in Decision:
-        (job,) = await judge.running()
-        approval = (await engine.gates.open(AGENT, asks(job))).approval
-        assert approval is not None
-        tokens += [(await engine.gates.mint(ADA, approval.id)).token for _ in range(2)]
-        await engine.gates.decide_by_token(tokens[-1], decision, comment="planted comment")
-        assert tokens[-1] not in repr(await judge.store.history(TENANT, job.id))
+    async with receiver() as host:
+        engine = Engine(judge.store, outside=Outside(host.allowance))
+        wanted = ["job.queued", "job.failed", "approval.requested", "approval.decided"]
+        await engine.webhooks.subscribe(OPERATOR, SubscriptionRequest(url=host.url, events=wanted))
+        tokens = [(await engine.tokens.create(OPERATOR, TokenRequest(roles=["approve"]))).text]
+        for decision in Decision:
+            (job,) = await judge.running()
+            await engine.progress.add_events(TENANT, Report(job.id, job.fence, "w", (planted_event(),)))
+            approval = (await engine.gates.open(AGENT, asks(job))).approval
+            assert approval is not None
+            tokens += [(await engine.gates.mint(ADA, approval.id)).token for _ in range(2)]
+            await engine.gates.decide_by_token(tokens[-1], decision, comment="planted comment")
+            await engine.tokens.authenticate(tokens[0])
+        await engine.sender.deliver_due()
+        assert await judge.store.outbox.deliveries(TENANT, DeliveryFilter(limit=100))
+        sent = b"".join(repr(seen).encode() for seen in host.seen)
+        await engine.tokens.close()
+        await engine.outside.close()
     kept = await asyncio.to_thread(everything_kept, judge)
-    assert b"planted comment" in kept  # what is looked at does hold what was written
-    secrets = [token.removeprefix("ilg_") for token in tokens]
-    assert [secret for secret in secrets if secret.encode() in kept or secret in caplog.text] == []
+    for planted in (b"planted comment", b"planted event", b"approval.decided"):
+        assert planted in kept  # what is looked at does hold what was written
+    secrets = [token.split("_", 1)[1] for token in tokens]
+    assert len(secrets) == 5
+    places = (kept, sent, caplog.text.encode())
+    assert [secret for secret in secrets if any(secret.encode() in place for place in places)] == []
     assert [secret for secret in secrets if secret.encode().hex().encode() in kept] == []
 
 
+def planted_event() -> Event:
+    return Event(new_id(), Level.INFO, "planted event")
+
+
 def everything_kept(judge: Judge) -> bytes:
-    """The files of a SQLite database, or a dump of a PostgreSQL one."""
+    """The files of a SQLite database with its log, or a dump of a PostgreSQL one and the log of the whole server."""
     if judge.admin_dsn is None:
         path = Path(judge.place.address)
         return b"".join(file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*")))
     dump = subprocess.run(
         [find_binaries() / "pg_dump", "--dbname", judge.admin_dsn], capture_output=True, check=True, timeout=60
     )
-    return dump.stdout
+    where = subprocess.run(
+        [find_binaries() / "psql", "--dbname", judge.admin_dsn, "-Atc", "show data_directory"],
+        capture_output=True, check=True, timeout=60, text=True,
+    )  # fmt: skip
+    log = Path(where.stdout.strip()) / "pg_wal"
+    if not os.access(log, os.R_OK):  # a server that was given to the tests may be anywhere
+        return dump.stdout
+    return b"".join([dump.stdout, *(file.read_bytes() for file in sorted(log.glob("0*")))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import apsw
 import asyncpg
@@ -41,8 +41,20 @@ def check_history(job: Job, rows: Sequence[HistoryRow]) -> None:
     assert sum(row.to_status in TERMINAL for row in rows) == (status in TERMINAL), f"{where}: ended more than once"
 
 
+# Places are those of running jobs, of waiting ones that have got one, and of jobs of strict agents that have started and wait for
+# something else than a worker. One statement sees one moment, so this holds while others work, too.
+_MISCOUNTED: Final = "an agent whose places are counted wrong"
+
 # On PostgreSQL two narrow tables index the truth in job; each query finds rows where they do not fit it.
 _POSTGRES_FAULTS = {
+    _MISCOUNTED: """
+        select a.kind || '/' || a.id, a.used, c.n from interlock.agent a cross join lateral (
+          select (select count(*) from interlock.lease l where l.tenant = a.tenant and l.line = a.no)
+            + (select count(*) from interlock.ready q where q.tenant = a.tenant and q.line = a.no and not q.blocked)
+            + (select count(*) from interlock.job j where j.tenant = a.tenant and j.line = a.no and a.strict
+                 and j.started_at is not null and j.status <= 'waiting_for_approval'
+                 and not exists (select from interlock.ready q where q.tenant = j.tenant and q.job_id = j.id)) as n) c
+        where ($1::text is null or a.tenant = $1) and a.max_concurrency is not null and a.used <> c.n""",
     "ready without a waiting job": """
         select q.job_id from interlock.ready q left join interlock.job j on j.tenant = q.tenant and j.id = q.job_id
         where ($1::text is null or q.tenant = $1) and (j.id is null or j.status > 'retry'
@@ -81,6 +93,13 @@ _POSTGRES_FAULTS = {
 }
 
 _SQLITE_FAULTS = {
+    _MISCOUNTED: """
+        SELECT a.kind || '/' || a.id, a.used, c.n FROM agent a JOIN (
+          SELECT b.tenant, b.no, (SELECT count(*) FROM job j WHERE j.tenant = b.tenant AND j.line = b.no AND j.finished_at IS NULL
+            AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
+              OR (b.strict AND j.started_at IS NOT NULL AND (j.status = 'waiting_for_approval' OR j.awaiting > 0)))) AS n
+          FROM agent b WHERE ?1 IS NULL OR b.tenant = ?1) c ON c.tenant = a.tenant AND c.no = a.no
+        WHERE a.max_concurrency IS NOT NULL AND a.used <> c.n""",
     "children counted wrongly": """
         SELECT j.id FROM job j WHERE (?1 IS NULL OR j.tenant = ?1) AND j.awaiting <>
           (SELECT count(*) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)""",
@@ -105,7 +124,21 @@ async def check_postgres(admin: asyncpg.Connection[Any], tenant: str | None = No
     """What indexes the truth agrees with it; admin must see past row-level security."""
     for fault, query in _POSTGRES_FAULTS.items():
         rows = await admin.fetch(query, tenant)
-        assert not rows, f"{fault}: {[str(row[0]) for row in rows[:5]]}"
+        assert not rows, f"{fault}: {[tuple(map(str, row)) for row in rows[:5]]}"
+
+
+async def check_places(place: str | asyncpg.Connection[Any]) -> None:
+    """The places that are counted as used are those that are used."""
+    if isinstance(place, str):
+        db = apsw.Connection(place, flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            db.set_busy_timeout(60_000)
+            wrong = db.execute(_SQLITE_FAULTS[_MISCOUNTED], (None,)).fetchall()
+        finally:
+            db.close()
+    else:
+        wrong = [tuple(row) for row in await place.fetch(_POSTGRES_FAULTS[_MISCOUNTED], None)]
+    assert not wrong, f"agent, used, counted: {wrong[:5]}"
 
 
 def check_sqlite(path: Path | str, tenant: str | None = None, *, integrity: bool = False) -> None:

@@ -18,12 +18,17 @@ async def authenticate(service: Service, headers: Headers) -> Principal:
     """The caller; with auth off everybody is the one local user."""
     if not service.options.auth:
         return Principal(service.options.tenant, user("local"), ROLES, unchecked=True)
+    principal: Principal = await service.engine.tokens.authenticate(bearer(headers))
+    return principal
+
+
+def bearer(headers: Headers) -> str:
+    """The credential that a request carries."""
     given = headers.get("authorization")
     scheme, _, credential = (given or "").partition(" ")
     if scheme.lower() != "bearer" or not credential:
         raise Unauthenticated
-    principal: Principal = await service.engine.tokens.authenticate(credential)
-    return principal
+    return credential
 
 
 def check_role(who: Principal, route: Route) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -29,11 +30,6 @@ class Disconnected(Exception):
     """The caller closed the connection; there is nobody left to answer."""
 
 
-def declared_length(headers: Headers) -> int | None:
-    value = headers.get("content-length")
-    return None if value is None else int(value)  # the parser of the server has seen to it that this is a number
-
-
 def check_media_type(headers: Headers) -> None:
     """JSON only, as itself: what is compressed could be anything once it is not."""
     refuse_encoded(headers)
@@ -51,24 +47,29 @@ def refuse_encoded(headers: Headers) -> None:
         )
 
 
-async def read(receive: Receive, headers: Headers, *, limit: int, within: float, seat: Seat) -> bytes:
-    """The whole body; it is refused as soon as it is known to be too large or too slow."""
-    declared = declared_length(headers)
+async def read(receive: Receive, headers: Headers, *, limit: int, within: float | None, seat: Seat) -> bytes:
+    """The whole body; it is refused as soon as it is known to be too large or too slow (within None: it is here)."""
+    declared = headers.length
     if declared is not None and declared > limit:
         raise TooLarge("body", declared, limit)
-    held = declared if declared is not None else limit
-    seat.hold(held)
-    pieces: list[bytes] = []
-    size = 0
+    seat.hold(declared if declared is not None else limit)
+    if within is None:
+        return await _joined(receive, limit)
     try:
         async with asyncio.timeout(within):
-            async for piece in pieces_of(receive):
-                size += len(piece)
-                if size > limit:
-                    raise TooLarge("body", size, limit)
-                pieces.append(piece)
+            return await _joined(receive, limit)
     except TimeoutError:
         raise Refusal("request_timeout", f"the body did not arrive within {within:g} s", close=True) from None
+
+
+async def _joined(receive: Receive, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in pieces_of(receive):
+        size += len(piece)
+        if size > limit:
+            raise TooLarge("body", size, limit)
+        pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -103,6 +104,8 @@ def decode(body: bytes, kind: type[T], *, limit: int, mends: bool) -> tuple[T, b
 
 def query(raw: bytes, kind: type[S]) -> S:
     """The query as a value; a parameter that is unknown, or given twice where one counts, is refused."""
+    if not raw:
+        return cast(S, _unasked(kind))
     try:
         pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
     except ValueError:
@@ -121,7 +124,20 @@ def query(raw: bytes, kind: type[S]) -> S:
         else:
             values[name] = value
     try:
-        return msgspec.convert(values, kind, strict=False)
+        asked = msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    for name in values:
+        if getattr(asked, name) is None:  # the text `null`, which stands for nothing here
+            raise Invalid(f"{name} has no value", pointer=_pointer(name))
+    return asked
+
+
+@cache
+def _unasked(kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """What an empty query means; queries are frozen, so all requests can share it."""
+    try:
+        return msgspec.convert({}, kind, strict=False)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
 

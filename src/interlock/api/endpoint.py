@@ -50,7 +50,7 @@ class Endpoint:
         if route is None:
             allowed = ", ".join(sorted(self._by_method))
             raise Refusal("method_not_allowed", f"this path takes {allowed}", headers={"allow": allowed})
-        headers = Headers(scope["headers"])
+        headers = trail.headers
         who = await self._admit(route, headers, trail)
         value, mended = await self._body(route, headers, receive, trail)
         call = Call(
@@ -86,6 +86,10 @@ class Endpoint:
     def _refusal(self, error: Exception, trail: Trail) -> Answer:
         return refusal(error, trail)
 
+    def within(self, trail: Trail) -> float | None:
+        """How long the body may take to arrive; one that is here needs no watching."""
+        return None if trail.body_is_here else self._service.options.body_seconds
+
     async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
         if route.raw_body:
             body.refuse_encoded(headers)
@@ -93,14 +97,13 @@ class Endpoint:
         if route.body is None:
             if headers.has_body:
                 body.check_media_type(headers)
-                options = self._service.options
-                await body.read(receive, headers, limit=0, within=options.body_seconds, seat=trail.seat)
+                await body.read(receive, headers, limit=0, within=self.within(trail), seat=trail.seat)
             return None, None
         if route.body_optional and not headers.has_body:
             return route.body(), None
         body.check_media_type(headers)
         limit = max(self._service.options.largest_body, route.largest_body or 0)
-        raw = await body.read(receive, headers, limit=limit, within=self._service.options.body_seconds, seat=trail.seat)
+        raw = await body.read(receive, headers, limit=limit, within=self.within(trail), seat=trail.seat)
         if route.body_optional and not raw:
             return route.body(), None
         value, mended = body.decode(raw, route.body, limit=limit, mends=route.mends)

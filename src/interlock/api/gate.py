@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
-import uuid
+import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
 
+from interlock import tracing
 from interlock.api.endpoint import TRAIL, refusal, send_answer
 from interlock.api.headers import Headers
 from interlock.api.options import LOOPBACK_NAMES
@@ -17,8 +19,7 @@ from interlock.api.problems import Refusal
 from interlock.api.router import Router
 from interlock.api.service import Service, Trail
 
-log = structlog.get_logger("interlock.http")
-
+WHOLE: Final = "interlock.whole"  # in the scope: the body has arrived before anybody asked for it
 DRAIN_BYTES: Final = 64 * 1024
 DRAIN_SECONDS: Final = 0.2
 LINGER_BYTES: Final = 16 * 1024 * 1024
@@ -32,11 +33,14 @@ _SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
 )
+_SECURED: Final = frozenset(name for name, _ in _SECURITY)
 _CLOSE: Final = (b"connection", b"close")
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 # A path is served in one spelling only: no empty or dotted segments, no half escapes, nothing after a final slash.
 _PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,=:@-]|%(?!00)[0-9A-Fa-f]{2})+)+")
 _DOTS: Final = re.compile(rb"/(?:\.|%2[eE]){1,2}(?:/|$)")
+_PROCESS: Final = secrets.token_hex(10)
+_NUMBERS: Final = itertools.count(1)
 _HOST: Final = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
@@ -47,11 +51,15 @@ class Gate:
         self.service = service
         self._router = router
         self._mounts = mounts
+        options = service.options
+        self._hosts = set(options.hosts) if options.auth else LOOPBACK_NAMES | set(options.hosts)
+        self._log = structlog.get_logger("interlock.http").bind()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http", "the server below takes nothing else"
         seat = self.service.admission.enter()
         trail = Trail(_new_id(), scope["method"], seat)
+        trail.body_is_here = WHOLE in scope
         scope[TRAIL] = trail
         exchange = _Exchange(self.service, scope, receive, send, trail)
         try:
@@ -60,10 +68,26 @@ class Gate:
             except Exception as error:
                 await send_answer(refusal(error, trail), exchange.send, trail)
             else:
-                await self._serve(scope, exchange, trail)
+                await self._trace(scope, exchange, trail)
         finally:
             seat.leave()
             self._done(trail)
+
+    async def _trace(self, scope: Any, exchange: _Exchange, trail: Trail) -> None:
+        if not tracing.is_on():
+            await self._serve(scope, exchange, trail)
+            return
+        method = _known(trail.method)
+        with tracing.span(method, "server", parent=trail.headers.traceparent) as span:
+            assert span is not None
+            trail.trace_id = f"{span.get_span_context().trace_id:032x}"
+            await self._serve(scope, exchange, trail)
+            span.update_name(f"{method} {trail.route}")
+            span.set_attribute("http.request.method", method)
+            span.set_attribute("http.route", trail.route)
+            span.set_attribute("http.response.status_code", trail.status)
+            if trail.code is not None:
+                span.set_attribute("error.type", trail.code)
 
     async def _serve(self, scope: Any, exchange: _Exchange, trail: Trail) -> None:
         path: str = scope["path"]
@@ -83,7 +107,7 @@ class Gate:
         raw_path: bytes = scope["raw_path"]
         if raw_path != b"/healthz":  # a busy process is not a sick one
             self.service.admission.check()
-        headers = Headers(scope["headers"])
+        trail.headers = headers = Headers(scope["headers"])
         trail.request_id = headers.request_id or trail.request_id
         if trace := headers.traceparent:
             trail.trace_id = trace[3:35]
@@ -103,9 +127,7 @@ class Gate:
         if found is None:
             raise Refusal("bad_request", "the header Host is missing or not a host", close=True)
         name = found[1].lower().rstrip(".")
-        options = self.service.options
-        allowed = set(options.hosts) if options.auth else LOOPBACK_NAMES | set(options.hosts)
-        if allowed and name not in allowed:
+        if self._hosts and name not in self._hosts:
             raise Refusal("unknown_host", "the service does not answer to this host name", close=True)
         return (given or "").lower()
 
@@ -120,13 +142,14 @@ class Gate:
             raise Refusal("cross_site", "a page of another site made this request")
 
     def _done(self, trail: Trail) -> None:
-        self.service.metrics.answered(_known(trail.method), trail.route, trail.status, trail.seconds)
-        log.info(
+        method, seconds = _known(trail.method), trail.seconds
+        self.service.metrics.answered(method, trail.route, trail.status, seconds)
+        self._log.info(
             "request",
-            method=_known(trail.method),
+            method=method,
             route=trail.route,
             status=trail.status,
-            ms=round(trail.seconds * 1000, 2),
+            ms=round(seconds * 1000, 2),
             sent=trail.sent,
             request_id=trail.request_id,
             **{
@@ -143,10 +166,17 @@ class _Exchange:
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any, trail: Trail) -> None:
         self._service, self._scope, self._trail = service, scope, trail
         self._receive, self._send = receive, send
-        headers = dict(scope["headers"])
-        self._waits_to_be_asked = b"expect" in headers
-        self._length = int(headers.get(b"content-length", 0))
-        self._unread = b"transfer-encoding" in headers or self._length > 0
+        self._waits_to_be_asked = False
+        self._length = 0
+        self._unread = False
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                self._length = int(value)
+                self._unread = self._unread or self._length > 0
+            elif name == b"transfer-encoding":
+                self._unread = True
+            elif name == b"expect":
+                self._waits_to_be_asked = True
         self._gone = False
         self._lingers = False
 
@@ -176,7 +206,7 @@ class _Exchange:
     async def _headers(self, given: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         names = {name for name, _ in given}
         headers = [*given, (b"x-request-id", self._trail.request_id.encode())]
-        headers += [(name, value) for name, value in _SECURITY if name not in names]
+        headers += _SECURITY if names.isdisjoint(_SECURED) else [one for one in _SECURITY if one[0] not in names]
         if self._scope["scheme"] == "https":
             headers.append(_HSTS)
         if not self._settled() and not await self._can_be_read_at_once():
@@ -208,7 +238,8 @@ class _Exchange:
 
 
 def _new_id() -> str:
-    return uuid.uuid4().hex
+    """Unlike any other, and cheap: drawn once for the process, then counted."""
+    return f"{_PROCESS}{next(_NUMBERS):012x}"
 
 
 def _known(method: str) -> str:

@@ -11,9 +11,9 @@ from interlock.errors import Invalid, Malformed
 
 # Two of these are two different requests in one: which of them counts must not depend on who reads it.
 SINGLE: Final = frozenset(
-    {b"authorization", b"content-encoding", b"content-length", b"content-range", b"content-type", b"host",
-     b"idempotency-key", b"if-match", b"interlock-fence", b"last-event-id", b"origin", b"range", b"sec-fetch-site",
-     b"transfer-encoding"}
+    {"authorization", "content-encoding", "content-length", "content-range", "content-type", "host",
+     "idempotency-key", "if-match", "interlock-fence", "last-event-id", "origin", "range", "sec-fetch-site",
+     "transfer-encoding"}
 )  # fmt: skip
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -24,17 +24,17 @@ class Headers:
     """The headers of one request."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._values: dict[bytes, bytes] = {}
-        for name, value in raw:
+        self._values: dict[str, str] = {}
+        for name_bytes, value_bytes in raw:
+            name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
             if name in self._values:
                 if name in SINGLE:
-                    raise Refusal("bad_request", f"the header {name.decode('latin-1')} came twice", close=True)
-                value = self._values[name] + b", " + value
+                    raise Refusal("bad_request", f"the header {name} came twice", close=True)
+                value = f"{self._values[name]}, {value}"
             self._values[name] = value
 
     def get(self, name: str) -> str | None:
-        value = self._values.get(name.encode("latin-1"))
-        return None if value is None else value.decode("latin-1")
+        return self._values.get(name)
 
     @property
     def traceparent(self) -> str | None:
@@ -46,6 +46,12 @@ class Headers:
     def request_id(self) -> str | None:
         value = self.get("x-request-id")
         return value if value is not None and _REQUEST_ID.fullmatch(value) else None
+
+    @property
+    def length(self) -> int | None:
+        """How long the body says it is; the parser of the server has seen to it that this is a number."""
+        value = self.get("content-length")
+        return None if value is None else int(value)
 
     @property
     def has_body(self) -> bool:
@@ -85,6 +91,9 @@ class Headers:
         if value is None or not re.fullmatch(r"[0-9]{1,19}", value) or int(value) >= 2**63:
             raise Invalid("the header Interlock-Fence must be the fence of the lease", pointer="/fence")
         return int(value)
+
+
+NO_HEADERS: Final = Headers(())
 
 
 def _utf8(value: str | None) -> str | None:

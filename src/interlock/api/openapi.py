@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import inspect
@@ -25,6 +25,36 @@ _HEADERS: Final = {
     "traceparent": "W3C trace context, kept with the job unless its body names another.",
     "Range": "One range of bytes.",
 }
+
+
+class Leads(NamedTuple):
+    """Where an answer leads: a member of it names what the other operations are about."""
+
+    parameter: str
+    member: str
+    to: tuple[str, ...]
+    body: Mapping[str, str] = {}
+
+
+_JOB: Final = (
+    "get_job", "list_history", "list_events", "list_steps", "list_artifacts", "list_children", "wait_for_result",
+    "explain_job", "edit_job", "cancel", "revoke", "redrive",
+)  # fmt: skip
+LEADS: Final = {
+    "enqueue": Leads("job_id", "/id", _JOB),
+    "redrive": Leads("job_id", "/id", _JOB),
+    "claim": Leads(
+        "job_id", "/jobs/0/id",
+        ("heartbeat", "complete", "fail", "release", "acknowledge_cancel", "save_checkpoint", "save_step",
+         "add_events", "link_artifact", "open_approval"),
+        {"fence": "/jobs/0/lease/fence", "worker": "/jobs/0/lease/worker"},
+    ),
+    "open_approval": Leads("approval_id", "/approval/id", ("get_approval", "mint_link", "decide")),
+    "subscribe": Leads(
+        "subscription_id", "/id", ("get_subscription", "renew_subscription", "rotate_secret", "list_deliveries", "unsubscribe")
+    ),
+    "create_token": Leads("token_id", "/id", ("revoke_token",)),
+}  # fmt: skip
 
 
 def document(table: Sequence[Route]) -> dict[str, Any]:
@@ -117,7 +147,20 @@ def _response(route: Route, status: int, kind: Any, schemas: Schemas) -> dict[st
         if route.produces == "application/octet-stream":
             schema = {}
         response["content"] = {route.produces: {"schema": schema}}
+        if (leads := LEADS.get(route.name)) is not None:
+            response["links"] = {name: _link(name, leads) for name in leads.to}
     return response
+
+
+def _link(operation: str, leads: Leads) -> dict[str, Any]:
+    link: dict[str, Any] = {
+        "operationId": operation,
+        "parameters": {leads.parameter: f"$response.body#{leads.member}"},
+    }
+    if leads.body:
+        link["description"] = "The body proves the lease; what else the operation needs is added to it."
+        link["requestBody"] = {name: f"$response.body#{member}" for name, member in leads.body.items()}
+    return link
 
 
 _SAID: Final = {200: "Done.", 201: "Made.", 202: "Not yet.", 204: "Done."}

@@ -10,6 +10,7 @@ from typing import Any, Final
 from interlock.api import metrics, openapi, problems, shapes
 from interlock.api.problems import Refusal
 from interlock.api.routes import Answer, Call, Nothing, Route, Routes, answer
+from interlock.errors import Unavailable
 
 routes = Routes()
 
@@ -20,19 +21,25 @@ async def healthz(call: Call[None, Nothing]) -> Answer:
     return answer({"status": "ok"})
 
 
-@routes.add("GET", "/readyz", needs_credential=False, answers={200: shapes.Health})
+@routes.add("GET", "/readyz", needs_credential=False, answers={200: shapes.Readiness})
 async def readyz(call: Call[None, Nothing]) -> Answer:
-    """Say whether requests should be sent here: the database answers, and the service is not being stopped."""
+    """Say whether requests should be sent here: the database answers and fits, and the service is not being stopped."""
     if call.service.stopping.is_set():
         raise Refusal("stopping", "the service is being stopped")
-    await call.engine.reads.now()
-    return answer({"status": "ok"})
+    fitness = await call.engine.reads.fitness()
+    if fitness.lacks is not None:
+        raise Unavailable("the schema of the database is older than this service")
+    ready: dict[str, object] = {"status": "ok", "durability": "full" if fitness.durable else "relaxed"}
+    if down := await call.engine.reads.unreachable():  # the tenants of all other shards are to be served
+        ready |= {"status": "degraded", "unreachable": sorted(down)}
+    return answer(ready)
 
 
 @routes.add("GET", "/metrics", roles=["operate"], answers={200: None}, produces="text/plain")
 async def metrics_text(call: Call[None, Nothing]) -> Answer:
-    """Show the counters of this process to a scraper."""
-    return Answer(200, call.service.metrics.text(), media_type=metrics.CONTENT_TYPE)
+    """Show the counters of this process and the queues of the caller's tenant to a scraper."""
+    queues, now = await call.engine.reads.queues(call.who.tenant), await call.engine.reads.now()
+    return Answer(200, call.service.metrics.text(queues, now=now), media_type=metrics.CONTENT_TYPE)
 
 
 def pages(document: dict[str, Any]) -> list[Route]:

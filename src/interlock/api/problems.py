@@ -9,12 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from interlock.domain import text
-from interlock.errors import Error, Fatal, Invalid, Malformed, Unavailable
+from interlock.errors import Error, Fatal, Invalid, Malformed, NotFound, Unavailable
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
 LONGEST_DETAIL: Final = 2000
 MOST_FAULTS: Final = 100
+# What every document says of itself, and what `errors` says; a fact of an error never takes the place of one of these.
+_FRAME: Final = frozenset({"type", "title", "status", "code", "detail", "errors", "pointer"})
 
 # What HTTP itself asks us to refuse; everything else is a class in `interlock.errors` with its own code.
 HTTP_CODES: Final[Mapping[str, tuple[int, str]]] = {
@@ -74,7 +76,18 @@ def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
         shown["errors"] = [_fault(pointer, code, message) for pointer, message in error.faults[:MOST_FAULTS]]
     elif isinstance(error, Malformed) and error.pointer:
         shown["errors"] = [_fault(error.pointer, code, shown["detail"])]
-    return shown
+    return shown | (facts(error) if isinstance(error, Error) else {})
+
+
+def facts(error: Error) -> dict[str, Any]:
+    """What an error tells a program besides its sentence: its attributes, as members of their own."""
+    if isinstance(error, NotFound) and error.what != "job":
+        return {"what": error.what, "id": _plain(error.job_id)}
+    return {
+        name: _plain(value) if isinstance(value, str) else value
+        for name, value in vars(error).items()
+        if name not in _FRAME and isinstance(value, (str, int))
+    }
 
 
 def headers(error: Exception) -> dict[str, str]:

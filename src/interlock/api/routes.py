@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from interlock import wire
+from interlock import tracing, wire
 from interlock.api.headers import Headers
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
@@ -53,6 +53,11 @@ class Call(Generic[B, Q]):
     @property
     def sanitized(self) -> bool:
         return self.mended is not None
+
+    @property
+    def traceparent(self) -> str | None:
+        """What a job made by this call hangs under: the caller's span, or else our own."""
+        return self.headers.traceparent or tracing.traceparent()
 
     @property
     def job_id(self) -> str:

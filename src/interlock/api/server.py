@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from interlock.api import problems
-from interlock.api.gate import Gate
+from interlock.api.gate import WHOLE, Gate
 from interlock.api.headers import Headers
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
@@ -23,6 +23,7 @@ from interlock.errors import Invalid, Unavailable
 
 MOST_HEADERS: Final = 100
 BACKLOG: Final = 2048
+_FRAMING: Final = frozenset({b"transfer-encoding"})
 
 
 def is_loopback(host: str) -> bool:
@@ -121,13 +122,15 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_is_here()
-        Headers(self.headers).check_framing(self.parser.get_http_version())
+        if any(name in _FRAMING for name, _ in self.headers):
+            Headers(self.headers).check_framing(self.parser.get_http_version())
         if not self.parser.should_upgrade():
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
             super().on_message_complete()
+            self.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key]
 
     def on_body(self, body: bytes) -> None:
         if not self.parser.should_upgrade():

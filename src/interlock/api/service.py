@@ -9,6 +9,7 @@ from typing import Final
 
 from interlock.api.admission import Admission, Seat
 from interlock.api.cursors import Cursors
+from interlock.api.headers import NO_HEADERS, Headers
 from interlock.api.metrics import Metrics
 from interlock.api.options import Options
 from interlock.api.rates import Rates
@@ -26,7 +27,7 @@ class Service:
         self.options = options
         self.admission = Admission(options)
         self.cursors = Cursors(options.cursor_key)
-        self.metrics = Metrics(self.admission)
+        self.metrics = Metrics(self.admission, engine.counts)
         self.rates = None if options.rate_per_second is None else Rates(options.rate_per_second, options.rate_burst)
         self.wrong_links = Rates(WRONG_LINKS_A_MINUTE / 60, WRONG_LINKS_A_MINUTE)  # by the caller's address
         self.stopping = asyncio.Event()
@@ -49,6 +50,8 @@ class Trail:
     request_id: str
     method: str
     seat: Seat
+    headers: Headers = NO_HEADERS
+    body_is_here: bool = False  # all of it has arrived, so that reading it takes no time
     trace_id: str | None = None
     route: str = "-"
     tenant: str | None = None
@@ -56,7 +59,6 @@ class Trail:
     status: int = 0
     code: str | None = None
     sent: int = 0
-    body_is_read: bool = True
     started: float = field(default_factory=time.perf_counter)
 
     @property

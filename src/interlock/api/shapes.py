@@ -325,3 +325,10 @@ class Health(Shape, frozen=True, kw_only=True):
     """Whether the service is there."""
 
     status: str
+
+
+class Readiness(Health, frozen=True, kw_only=True):
+    """Whether requests should be sent here, and whether what is answered survives a crash."""
+
+    durability: Literal["full", "relaxed"]
+    unreachable: list[str] | UnsetType = UNSET

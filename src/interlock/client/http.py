@@ -17,6 +17,7 @@ from interlock.client.http_parts import encoded
 from interlock.client.http_stream import follow
 from interlock.client.http_values import read
 from interlock.client.port import Grant
+from interlock.client.traced import claiming, enqueueing
 from interlock.domain.approval import OpenGate
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import CancelAck, Finish
@@ -47,7 +48,8 @@ class HttpClient:
             raise Invalid("a job joins a transaction where the database is, not through a server", pointer="/within")
         keys = [request.idempotency_key or f"call/{wire.new_id()}" for request in requests]
         try:
-            born = await self._enqueued(requests, keys)
+            with enqueueing(requests) as trace:
+                born = await self._enqueued(requests, keys, {} if trace is None else {"traceparent": trace})
         except IdempotencyKeyReuse as error:
             place = error.pointer.split("/")
             error.key = keys[int(place[2]) if place[1:2] == ["jobs"] else 0]
@@ -144,7 +146,10 @@ class HttpClient:
             answer = await self._post("/v1/claims", body, wait_seconds=wait_seconds)
             return [http_values.grant(one) for one in read(answer.body, http_values.GrantShapes).jobs] or None
 
-        return await polled(look, wait_seconds) or []
+        with claiming() as granted:
+            grants = await polled(look, wait_seconds) or []
+            granted(len(grants))
+        return grants
 
     async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]:
         wire.check_batch(beats)
@@ -215,8 +220,8 @@ class HttpClient:
     async def _get(self, path: str, **more: Any) -> Answer:
         return await self._send(Call(method="GET", path=path, **more))
 
-    async def _post(self, path: str, body: bytes, **more: Any) -> Answer:
-        return await self._send(Call(method="POST", path=path, body=body, headers=JSON, **more))
+    async def _post(self, path: str, body: bytes, *, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:
+        return await self._send(Call(method="POST", path=path, body=body, headers={**JSON, **(headers or {})}, **more))
 
     async def _put(self, path: str, body: bytes, **more: Any) -> Answer:
         return await self._send(Call(method="PUT", path=path, body=body, headers=JSON, **more))
@@ -229,13 +234,15 @@ class HttpClient:
         answer = await self._post(_of_job(job_id, verb), body, repeatable=repeatable, about={"job_id": job_id})
         return http_values.receipt(read(answer.body, http_values.ReceiptShape))
 
-    async def _enqueued(self, requests: Sequence[JobRequest], keys: Sequence[str]) -> list[http_values.EnqueuedShape]:
+    async def _enqueued(
+        self, requests: Sequence[JobRequest], keys: Sequence[str], headers: Mapping[str, str]
+    ) -> list[http_values.EnqueuedShape]:
         parts = [http_parts.job(request, key) for request, key in zip(requests, keys, strict=True)]
         if len(parts) != 1:
             wire.check_batch(parts)
-            answer = await self._post("/v1/jobs/batch", http_parts.joined("jobs", parts))
+            answer = await self._post("/v1/jobs/batch", http_parts.joined("jobs", parts), headers=headers)
             return read(answer.body, http_values.EnqueuedShapes).jobs
-        answer = await self._post("/v1/jobs", parts[0], about={"job_id": requests[0].parent_id or ""})
+        answer = await self._post("/v1/jobs", parts[0], headers=headers, about={"job_id": requests[0].parent_id or ""})
         one = read(answer.body, http_values.EnqueuedShape)
         one.replayed = answer.status == 200
         return [one]

@@ -29,13 +29,15 @@ _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
     errors.AgentInUse: {"kind": "", "id": ""},
     errors.TooLarge: {"what": "", "size": 0, "limit": 0},
     errors.IdempotencyKeyReuse: {"key": "", "job_id": ""},
-    errors.UnknownType: {"type": ""},
+    errors.UnknownType: {"job_type": ""},
     errors.UnknownAgent: {"kind": "", "id": ""},
     errors.Unsatisfiable: {"size": 0},
     errors.ArtifactLost: {"artifact_id": ""},
 }
-_KINDS: Final = {
-    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Error)
+_KINDS: Final = {  # a class without a code of its own never leaves the server as itself
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, Error) and "code" in vars(kind)
 }
 _NOT_NOW: Final = frozenset({408, 425, 429, 502, 503, 504})
 # Members of every problem document, which are no facts of an error though some have the name of one.
@@ -62,6 +64,8 @@ def rebuilt(said: Mapping[str, Any], status: int, known: Mapping[str, object]) -
     elif isinstance(error, Malformed):
         error.pointer = next(iter(_faults(said)), Fault("", "")).pointer
     told = {name: value for name, value in said.items() if name not in _FRAME}
+    if isinstance(error, errors.NotFound) and "id" in told:
+        told["job_id"] = told.pop("id")  # whatever was not found has its name there
     for name, blank in _facts(kind).items():
         setattr(error, name, told.get(name, known.get(name, blank)))
     return error

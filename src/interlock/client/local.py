@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from interlock import wire
 from interlock.client.port import Grant
+from interlock.client.traced import claiming, enqueueing
 from interlock.domain.approval import OpenGate
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Finish
@@ -36,11 +37,11 @@ class LocalClient:
         self._tenant = who.tenant
 
     async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
-        if within is not None:
-            return await self.engine.jobs.enqueue_batch(self._who, requests, within=within)
-        if len(requests) == 1:
-            return [await self.engine.jobs.enqueue(self._who, requests[0])]
-        return await self.engine.jobs.enqueue_batch(self._who, requests)
+        jobs = self.engine.jobs
+        with enqueueing(requests) as trace:
+            if within is None and len(requests) == 1:
+                return [await jobs.enqueue(self._who, requests[0], traceparent=trace)]
+            return await jobs.enqueue_batch(self._who, requests, within=within, traceparent=trace)
 
     async def get(self, job_id: str) -> Job:
         return await self.engine.reads.job(self._tenant, wire.job_id(job_id))
@@ -99,7 +100,9 @@ class LocalClient:
         return steps
 
     async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
-        jobs = await self.engine.leases.claim(self._tenant, ask, wait_seconds=wait_seconds)
+        with claiming() as granted:
+            jobs = await self.engine.leases.claim(self._tenant, ask, wait_seconds=wait_seconds)
+            granted(len(jobs))
         # A job that was never run before has left nothing behind, unless it was redriven from another.
         again = [job.id for job in jobs if job.version > 2 or job.redrive_of is not None]
         if not again:

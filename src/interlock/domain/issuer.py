@@ -18,6 +18,7 @@ ALGORITHMS: Final[Mapping[str, str]] = {
 }
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 LONGEST_LIFE_SECONDS: Final = 86_400
+DISCOVERY: Final = "/.well-known/openid-configuration"
 
 Path = tuple[str, ...]
 
@@ -47,6 +48,22 @@ class Issuer(NamedTuple):
     tenants: frozenset[str] | None = None
     name: str | None = None
     longest_life_seconds: int = 3600
+
+    @property
+    def discovery_uri(self) -> str | None:
+        """Where the issuer itself says where its keys are, if the settings do not."""
+        return None if self.has_keys else self.issuer.removesuffix("/") + DISCOVERY
+
+    @property
+    def has_keys(self) -> bool:
+        return self.jwks_uri is not None or self.jwks is not None
+
+    def discovered(self, document: object) -> str:
+        """The address of the keys, by the issuer's own document; one of somebody else is not believed."""
+        found = document if isinstance(document, Mapping) else {}
+        if found.get("issuer") != self.issuer:
+            raise Invalid("this is the document of another issuer", pointer="/issuer")
+        return _address(found.get("jwks_uri"), "jwks_uri", loopback=urlsplit(self.issuer).hostname in LOOPBACK)
 
     def actor(self, subject: str) -> str:
         """How history names a caller of this issuer."""
@@ -109,18 +126,40 @@ def _algorithms(value: object) -> frozenset[str]:
 
 def _keys(table: Mapping[str, Any]) -> dict[str, Any]:
     uri, jwks = table.get("jwks_uri"), table.get("jwks")
-    if (uri is None) == (jwks is None):
-        raise Invalid("an issuer needs either jwks_uri or jwks", pointer="/jwks_uri")
-    if uri is None:
-        if not isinstance(jwks, Mapping) or not isinstance(jwks.get("keys"), list):
-            raise Invalid("jwks must be a key set: a table with a list of keys", pointer="/jwks")
-        return {"jwks": jwks}
-    address = urlsplit(_text(uri, "jwks_uri"))
-    if not (address.scheme == "https" or (address.scheme == "http" and address.hostname in LOOPBACK)):
-        raise Invalid("jwks_uri must be an https address", pointer="/jwks_uri")
+    if uri is not None and jwks is not None:
+        raise Invalid("an issuer has either jwks_uri or jwks", pointer="/jwks_uri")
+    if uri is not None:
+        return {"jwks_uri": _address(uri, "jwks_uri")}
+    if jwks is None:
+        _check_discoverable(table["issuer"])
+        return {}
+    if not isinstance(jwks, Mapping) or not isinstance(jwks.get("keys"), list):
+        raise Invalid("jwks must be a key set: a table with a list of keys", pointer="/jwks")
+    return {"jwks": jwks}
+
+
+def _check_discoverable(issuer: str) -> None:
+    """An issuer can tell where its keys are only if its name is an address."""
+    try:
+        _address(issuer, "issuer")
+    except Invalid:
+        raise Invalid("an issuer that is no https address needs jwks_uri or jwks", pointer="/jwks_uri") from None
+    if not set("?#").isdisjoint(issuer):
+        raise Invalid("an issuer with a query or a fragment needs jwks_uri or jwks", pointer="/jwks_uri")
+
+
+def _address(value: object, what: str, *, loopback: bool = True) -> str:
+    """An address that keys may come from: https, or plain http on one's own machine."""
+    text = _text(value, what)
+    try:
+        address = urlsplit(text)
+    except ValueError:
+        raise Invalid(f"{what} is no address", pointer=f"/{what}") from None
+    if not (address.scheme == "https" or (loopback and address.scheme == "http" and address.hostname in LOOPBACK)):
+        raise Invalid(f"{what} must be an https address", pointer=f"/{what}")
     if not address.hostname or address.username is not None:
-        raise Invalid("jwks_uri must name a host and no user", pointer="/jwks_uri")
-    return {"jwks_uri": uri}
+        raise Invalid(f"{what} must name a host and no user", pointer=f"/{what}")
+    return text
 
 
 def _claims(value: object) -> Claims:

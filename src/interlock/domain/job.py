@@ -112,12 +112,39 @@ class NewJob(NamedTuple):
     created_by: str = "user:local"
     requested_by: str | None = None
 
+    def born(self, tenant: str, told: Enqueued) -> Job | None:
+        """The job as it is right after its enqueue; None where only the database can tell."""
+        if told.at is None or self.agent_kind is not None or self.delay_seconds is not None:
+            return None
+        return Job(
+            tenant=tenant, id=self.id, seq=told.seq, type=self.type, status=Status.QUEUED, priority=self.priority,
+            payload=self.payload, headers=self.headers, traceparent=self.traceparent, tags=self.tags, agent_kind=None,
+            agent_id=None, affinity_key=self.affinity_key, repository=self.repository, requires=self.requires,
+            idempotency_key=self.idempotency_key, webhook=self.webhook, parent_id=self.parent_id,
+            redrive_of=self.redrive_of, created_by=self.created_by, requested_by=self.requested_by,
+            run_at=told.at if self.run_at is None else self.run_at, deadline=self.deadline,
+            timeout_seconds=self.timeout_seconds, backoff=self.backoff, expiry_delay_seconds=self.expiry_delay_seconds,
+            attempt=1, max_attempts=self.max_attempts, worker=None, fence=0, lease_expires_at=None, heartbeat_at=None,
+            gate_id=None, awaiting=(), cancel_requested_at=None, cancel_reason=None, checkpoint=None,
+            checkpoint_seq=None, usage=None, result=None, result_summary=None, error=None, sanitized=False, version=1,
+            releases=0, created_at=told.at, updated_at=told.at, started_at=None, run_started_at=None, finished_at=None,
+            blocked=False,
+        )  # fmt: skip
+
 
 class Enqueued(NamedTuple):
     """The answer to an enqueue: which job it is, and whether it was there before."""
 
     id: str
     seq: int
+    replayed: bool
+    at: int | None = None  # when a new job was added
+
+
+class Added(NamedTuple):
+    """A job that somebody asked for, as it stands, and whether it was there before."""
+
+    job: Job
     replayed: bool
 
 

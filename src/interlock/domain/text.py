@@ -75,6 +75,11 @@ def check(text: str | bytes, *, what: str, limit: int) -> str:
     return known
 
 
+def measured(text: bytes, *, what: str, limit: int) -> str:
+    """Return the text, or raise because it is too large; as a part of a text that was checked it is sound."""
+    return _read(text, what, limit)[0]
+
+
 def mend(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
     """Check like `check`, but replace lone surrogates by U+FFFD and tell whether there were any."""
     # Keys are compared as sent: those that only mending makes equal all stay in the text, in their order, and

@@ -86,6 +86,10 @@ class Subscription(NamedTuple):
     created_at: int
     created_by: str
 
+    def is_active(self, now: int) -> bool:
+        """Whether events are still put on their way to it."""
+        return self.ended_at is None and (self.expires_at is None or self.expires_at > now)
+
 
 class Subscribed(NamedTuple):
     """The answer to a subscribe: what there is now, and whether it was there before."""

@@ -30,5 +30,8 @@ async def each(
             good.append(check(item))
         except Error as error:
             refused[i] = Refused(error)
-    answers = iter(await verb(good) if good else ())
+    told = await verb(good) if good else ()
+    if not refused:
+        return list(told)
+    answers = iter(told)
     return [refused[i] if i in refused else next(answers) for i in range(len(items))]

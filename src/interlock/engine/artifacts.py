@@ -123,6 +123,13 @@ class Artifacts:
             raise NotFound(artifact_id, what="artifact")
         return found
 
+    async def home(self, tenant: str, artifact_id: str) -> str:
+        """The job that an artifact belongs to."""
+        found = await self._store.artifact_home(tenant, _artifact_id(artifact_id))
+        if found is None:
+            raise NotFound(artifact_id, what="artifact")
+        return found
+
     async def list(
         self, tenant: str, job_id: str, *, before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[Artifact]:

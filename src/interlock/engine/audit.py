@@ -19,9 +19,19 @@ class Audit:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int = MOST_AT_ONCE) -> VerifiedPart:
+    async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
         """Recompute the chains of so many jobs, from where the part before has ended."""
-        return await self._store.verify_part(tenant, after=after, jobs=wire.whole(jobs, "jobs", 1, MOST_AT_ONCE))
+        most = MOST_AT_ONCE if jobs is None else wire.whole(jobs, "jobs", 1, MOST_AT_ONCE)
+        return await self._store.verify_part(tenant, after=after, jobs=most)
+
+    async def verify_everybody(self) -> AsyncIterator[VerifiedPart]:
+        """The same for every tenant, one part after another; what a part is bounded by, memory is."""
+        for tenant in await self._store.tenants():
+            part = await self.verify_part(tenant)
+            yield part
+            while part.next is not None:
+                part = await self.verify_part(tenant, after=part.next)
+                yield part
 
     async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[Chronicle]]:
         """Every history of a tenant in the order of arrival, some jobs at a time."""

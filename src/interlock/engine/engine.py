@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from interlock.engine.artifacts import COLLECT_EVERY_SECONDS, Artifacts
 from interlock.engine.audit import Audit
+from interlock.engine.counts import Counts, counted
 from interlock.engine.destination import Outside
 from interlock.engine.gates import Gates
 from interlock.engine.holders import Holders
@@ -39,9 +40,11 @@ class Engine:
         strict_types: bool = False,
         implicit_agents: bool = True,
         outside: Outside | None = None,
+        codeq_secret: str | None = None,
         retention_days: float | None = None,
     ) -> None:
-        self.store = store
+        self.counts = Counts(store)
+        self.store = store = counted(store, self.counts)
         self.objects = objects
         self.artifacts = Artifacts(store, objects, limits)
         self.registry = Registers(store, limits, strict_types=strict_types, implicit_agents=implicit_agents)
@@ -59,7 +62,7 @@ class Engine:
         self.why = Whys(store)
         self.outside = outside or Outside(limits.webhooks)
         self.webhooks = Webhooks(store, self.outside)
-        self.sender = Sender(store, self.outside)
+        self.sender = Sender(store, self.outside, codeq_secret=codeq_secret)
         self.upkeep = Upkeep(
             store,
             [

@@ -7,12 +7,13 @@ from datetime import datetime
 
 from interlock import wire
 from interlock.domain.decide import Cancel, Order, Revoke
+from interlock.domain.dialect import Dialect
 from interlock.domain.edit import Edit
-from interlock.domain.job import MAX_ATTEMPTS, Enqueued, Receipt, Refused
+from interlock.domain.job import MAX_ATTEMPTS, Added, Enqueued, Receipt, Refused
 from interlock.domain.principal import Principal
 from interlock.engine.answers import answered
-from interlock.engine.registry import Registers
-from interlock.errors import Invalid
+from interlock.engine.registry import Accepted, Registers
+from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest, Limits
 
@@ -25,26 +26,85 @@ class Jobs:
         self._limits = limits
         self._registers = registers
 
-    async def enqueue(self, who: Principal, request: JobRequest, *, traceparent: str | None = None) -> Enqueued:
+    async def enqueue(
+        self,
+        who: Principal,
+        request: JobRequest,
+        *,
+        traceparent: str | None = None,
+        told_in: Dialect = Dialect.STANDARD,
+    ) -> Enqueued:
         """Add one job; the same idempotency key with the same body answers the job that is there.
 
         The trace of the call goes along where the request names none; it is no part of what must be the same.
         """
         (answer,) = await self._registers.enqueue(
-            who, [request], whole=False, now=await self._now(request), traceparent=traceparent
+            who, [request], whole=False, now=await self._now([request]), traceparent=traceparent, told_in=told_in
         )
-        return answered(answer)
+        return answered(answer).told
 
     async def enqueue_batch(
-        self, who: Principal, requests: Sequence[JobRequest], *, within: object = None
+        self,
+        who: Principal,
+        requests: Sequence[JobRequest],
+        *,
+        within: object = None,
+        traceparent: str | None = None,
     ) -> list[Enqueued]:
         """Add all jobs or none, with `within` inside a transaction of the caller's; a refusal names the item."""
+        return [one.told for one in await self._enqueue_whole(who, requests, traceparent, within=within)]
+
+    async def add(self, who: Principal, request: JobRequest, *, traceparent: str | None = None) -> Added:
+        """Enqueue one job whose text was judged as a whole before, and show it."""
+        (answer,) = await self._registers.enqueue(
+            who, [request], whole=False, now=await self._now([request]), traceparent=traceparent, judged=True
+        )
+        (added,) = await self._shown(who.tenant, [answered(answer)])
+        return added
+
+    async def add_batch(
+        self, who: Principal, requests: Sequence[JobRequest], *, traceparent: str | None = None
+    ) -> list[Added]:
+        """Enqueue all jobs or none, whose text was judged as a whole before, and show them."""
+        return await self._shown(who.tenant, await self._enqueue_whole(who, requests, traceparent, judged=True))
+
+    async def _enqueue_whole(
+        self,
+        who: Principal,
+        requests: Sequence[JobRequest],
+        traceparent: str | None,
+        *,
+        within: object = None,
+        judged: bool = False,
+    ) -> list[Accepted]:
         wire.check_batch(requests, self._limits)
-        answers = await self._registers.enqueue(who, requests, whole=True, now=await self._store.now(), within=within)
+        answers = await self._registers.enqueue(
+            who,
+            requests,
+            whole=True,
+            now=await self._now(requests),
+            traceparent=traceparent,
+            within=within,
+            judged=judged,
+        )
         for i, answer in enumerate(answers):
             if isinstance(answer, Refused):
                 raise answer.error.within(f"/jobs/{i}") if isinstance(answer.error, Invalid) else answer.error
-        return [answer for answer in answers if isinstance(answer, Enqueued)]
+        return [answer for answer in answers if isinstance(answer, Accepted)]
+
+    async def _shown(self, tenant: str, accepted: Sequence[Accepted]) -> list[Added]:
+        """The jobs as they are; only what cannot be known without looking is looked up."""
+        jobs = {one.told.id: one.new.born(tenant, one.told) for one in accepted}
+        unknown = [id for id, job in jobs.items() if job is None]
+        if unknown:
+            jobs |= dict(zip(unknown, await self._store.get(tenant, unknown), strict=True))
+        added = []
+        for one in accepted:
+            job = jobs[one.told.id]
+            if job is None:  # pruned since, or its transaction is not over
+                raise NotFound(one.told.id)
+            added.append(Added(job, one.told.replayed))
+        return added
 
     async def edit(
         self,
@@ -97,6 +157,6 @@ class Jobs:
         (answer,) = await self._store.carry_out(who.tenant, [order])
         return answered(answer)
 
-    async def _now(self, request: JobRequest) -> int:
+    async def _now(self, requests: Sequence[JobRequest]) -> int:
         """The store's clock, asked only where a rule looks at it."""
-        return 0 if request.deadline is None else await self._store.now()
+        return await self._store.now() if any(request.deadline is not None for request in requests) else 0

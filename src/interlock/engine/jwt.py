@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from joserfc import jws
@@ -59,7 +60,7 @@ class Issuers:
 
     async def authenticate(self, credential: str) -> Principal:
         """The caller behind a token, or Unauthenticated whatever is wrong with it."""
-        try:
+        with _told_apart_only_in_the_log():
             if len(credential) > LARGEST_TOKEN or not credential.isascii():
                 raise _Refused("it is too large, or no token at all")
             hash, start = token.fingerprint(credential), self._ticks()
@@ -68,11 +69,14 @@ class Issuers:
             caller, seconds_left = await self._caller(credential)
             self._known.put(hash, caller, start + min(FRESH_SECONDS, seconds_left))
             return caller
-        except _Refused as refused:
-            log.info("a token was refused: %s", refused)
-        except Error as error:
-            log.info("a token was refused: %s in its text", error.code)
-        raise Unauthenticated
+
+    async def claims(self, credential: str) -> Mapping[str, Any]:
+        """What a good token says, for those who read its claims in a way of their own; else Unauthenticated."""
+        with _told_apart_only_in_the_log():
+            if len(credential) > LARGEST_TOKEN or not credential.isascii():
+                raise _Refused("it is too large, or no token at all")
+            claims, _, _ = await self._verified(credential)
+            return claims
 
     async def close(self) -> None:
         for _, keys, _ in self._trusted.values():
@@ -80,6 +84,14 @@ class Issuers:
 
     async def _caller(self, credential: str) -> tuple[Principal, float]:
         """Who a token lets in, and for how much longer."""
+        claims, issuer, seconds_left = await self._verified(credential)
+        try:
+            return _principal(claims, issuer), seconds_left
+        except Invalid as error:
+            raise _Refused(f"issuer {issuer.issuer} grants what nobody can have: {error}") from None
+
+    async def _verified(self, credential: str) -> tuple[dict[str, Any], Issuer, float]:
+        """What a token says, whose it is, and for how much longer it counts."""
         parts = _COMPACT.fullmatch(credential)
         if parts is None:
             raise _Refused("it is not three parts of a signed token")
@@ -95,11 +107,20 @@ class Issuers:
             jws.deserialize_compact(credential, key, registry=registry)
         except (JoseError, ValueError, TypeError):
             raise _Refused(f"it was not signed by issuer {issuer.issuer}") from None
-        seconds_left = _check_claims(claims, issuer, self._now())
-        try:
-            return _principal(claims, issuer), seconds_left
-        except Invalid as error:
-            raise _Refused(f"issuer {issuer.issuer} grants what nobody can have: {error}") from None
+        return claims, issuer, _check_claims(claims, issuer, self._now())
+
+
+@contextlib.contextmanager
+def _told_apart_only_in_the_log() -> Iterator[None]:
+    """Whatever is wrong with a token, whoever sent it hears the same."""
+    try:
+        yield
+        return
+    except _Refused as refused:
+        log.info("a token was refused: %s", refused)
+    except Error as error:
+        log.info("a token was refused: %s in its text", error.code)
+    raise Unauthenticated
 
 
 def _registry(issuer: Issuer) -> JWSRegistry:

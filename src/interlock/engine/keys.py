@@ -25,7 +25,7 @@ BETWEEN_FETCHES_SECONDS: Final = 30.0
 LOOK_AGAIN_SECONDS: Final = 150.0  # then the keys are fetched again while they go on being used
 LOOK_FIRST_SECONDS: Final = 300.0  # then they are fetched again before they are used
 LAST_GOOD_SECONDS: Final = 86_400.0
-LARGEST_KEY_SET: Final = 256 * 1024
+LARGEST_DOCUMENT: Final = 256 * 1024
 MOST_KEYS: Final = 100
 LARGEST_RSA_BITS: Final = 8192
 NEVER: Final = float("-inf")
@@ -47,7 +47,7 @@ class KeyRing:
 
     async def find(self, kid: str, algorithm: str) -> Key | None:
         """The key with this id, if it is one for this algorithm."""
-        if self._issuer.jwks_uri is not None:
+        if self._issuer.jwks is None:
             await self._keep_fresh(kid, algorithm)
         key = self._get(kid, algorithm)
         return key if key is not None and key.alg in (None, algorithm) else None
@@ -81,11 +81,9 @@ class KeyRing:
         return self._fetching
 
     async def _fetch_keys(self, now: float) -> None:
-        assert self._issuer.jwks_uri is not None
         try:
             async with asyncio.timeout(FETCH_SECONDS):
-                body = await self._fetch(self._issuer.jwks_uri)
-            self._keys = read_keys(json.loads(text.check(body, what="key set", limit=LARGEST_KEY_SET)))
+                self._keys = read_keys(await self._document(await self._address(), "key set"))
         except Exception as error:
             # Whatever an issuer answers, or does not, is no reason to stop trusting what it said before.
             self._failing = True
@@ -97,6 +95,17 @@ class KeyRing:
             self._good_at = now
         finally:
             self._fetching = None
+
+    async def _address(self) -> str:
+        """Where the keys are; an issuer that says so itself is asked every time, for it may move them."""
+        told_at = self._issuer.discovery_uri
+        if told_at is not None:
+            return self._issuer.discovered(await self._document(told_at, "discovery document"))
+        assert self._issuer.jwks_uri is not None
+        return self._issuer.jwks_uri
+
+    async def _document(self, url: str, what: str) -> object:
+        return json.loads(text.check(await self._fetch(url), what=what, limit=LARGEST_DOCUMENT))
 
 
 def _given_keys(issuer: Issuer) -> _Keys:

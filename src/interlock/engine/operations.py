@@ -66,6 +66,9 @@ class Operations:
         self._strict_types = strict_types
         self._implicit_agents = implicit_agents
 
+    async def _new_id(self, tenant: str) -> str:
+        return wire.new_id(await self._store.birth_shard(tenant))
+
     async def redrive(
         self,
         who: Principal,
@@ -98,7 +101,8 @@ class Operations:
             )
         except Invalid as error:
             raise error.within("/overrides") from None
-        order = Redrive(wire.job_id(job_id), wire.new_id(), who.actor, wire.name(origin, "from"), overrides)
+        new = await self._new_id(who.tenant)
+        order = Redrive(wire.job_id(job_id), new, who.actor, wire.name(origin, "from"), overrides)
         if key is not None:
             order = order._replace(key=wire.name(key, "idempotency_key"), body_sha256=_digest(order))
         (answer,) = await self._redrive(who.tenant, [order])
@@ -166,7 +170,8 @@ class Operations:
             )
         else:
             answers = await self._redrive(
-                who.tenant, [Redrive(job.id, wire.new_id(), who.actor, once=True) for job in found]
+                who.tenant,
+                [Redrive(job.id, await self._new_id(who.tenant), who.actor, once=True) for job in found],
             )
         for job, answer in zip(found, answers, strict=True):
             if isinstance(answer, Refused):

@@ -17,6 +17,7 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.presence import LATELY_SECONDS, Presence, Sighting, wanted
 from interlock.engine.reads import LONGEST_PAGE
 from interlock.engine.recent import Recent
+from interlock.engine.upkeep import in_steps
 from interlock.storage.contract import Store
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Workers:
 
     async def forget(self) -> int:
         """Forget who has not been here for a day and holds nothing."""
-        return await self._store.forget_workers(KEPT_SECONDS, FORGET_AT_ONCE)
+        return await in_steps(lambda: self._store.forget_workers(KEPT_SECONDS, FORGET_AT_ONCE), FORGET_AT_ONCE)
 
     async def stop(self) -> None:
         """Give the notes that are under way a moment to reach the store."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.registry import QueueStats
 from interlock.errors import Invalid, NotFound
-from interlock.storage.contract import Store, Verdict
+from interlock.storage.contract import Fitness, Store, Verdict
 
 LONGEST_PAGE = 200
 
@@ -60,3 +60,11 @@ class Reads:
 
     async def now(self) -> int:
         return await self._store.now()
+
+    async def unreachable(self) -> dict[str, str]:
+        """The shards that do not answer, by name, and why."""
+        return await self._store.unreachable()
+
+    async def fitness(self) -> Fitness:
+        """Whether the database can be worked on."""
+        return await self._store.fitness()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from interlock import wire
+from interlock.domain.dialect import Dialect
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.principal import Principal
 from interlock.domain.registry import NO_DEFAULTS, Agent, Defaults, JobType, Registry
@@ -18,6 +19,13 @@ from interlock.wire import JobRequest, Limits
 TRIES: Final = 20
 LONGEST_PAGE: Final = 200
 MOST_AGENTS: Final = 10_000
+
+
+class Accepted(NamedTuple):
+    """A request that was taken: the job it became, and what the store said of it."""
+
+    new: NewJob
+    told: Enqueued
 
 
 class Registers:
@@ -40,20 +48,29 @@ class Registers:
         whole: bool,
         now: int,
         traceparent: str | None = None,
+        told_in: Dialect = Dialect.STANDARD,
         within: object = None,
-    ) -> list[Enqueued | Refused]:
-        """Check the requests against the registry as it is, and add them; a fault of one is its own answer."""
+        judged: bool = False,
+    ) -> list[Accepted | Refused]:
+        """Check the requests against the registry as it is, and add them; a fault of one is its own answer.
+
+        With `judged` the text of the payloads was found sound as part of a whole, and only its size is looked at.
+        """
         refused = False
         for _ in range(TRIES):
             known = (None if refused else self._known.get(who.tenant)) or await self._learn(who.tenant)
             await known.meet_agents(self._store, who.tenant, requests)
-            jobs = [self._checked(known, request, who, now, traceparent) for request in requests]
+            jobs = [self._checked(known, request, who, now, traceparent, told_in, judged) for request in requests]
+            jobs = await self._born(who.tenant, jobs)
             good = [job for job in jobs if isinstance(job, NewJob)]
             if len(good) < len(jobs) and not refused:  # nothing is refused by what the registry was a while ago
                 refused = True
                 continue
             if not good or (whole and len(good) < len(jobs)):
-                return [Refused(job) if isinstance(job, Error) else Enqueued(job.id, 0, False) for job in jobs]
+                return [
+                    Refused(job) if isinstance(job, Error) else Accepted(job, Enqueued(job.id, 0, False))
+                    for job in jobs
+                ]
             try:
                 terms = Terms(known.registry.version, self._implicit_agents)
                 answers = iter(
@@ -64,7 +81,7 @@ class Registers:
             except RegistryChanged:
                 self._known.pop(who.tenant, None)
                 continue
-            return [Refused(job) if isinstance(job, Error) else next(answers) for job in jobs]
+            return [Refused(job) if isinstance(job, Error) else _accepted(job, next(answers)) for job in jobs]
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
     async def set_type(
@@ -139,8 +156,24 @@ class Registers:
         known = self._known[tenant] = _Known(await self._store.registry(tenant))
         return known
 
+    async def _born(self, tenant: str, jobs: Sequence[NewJob | Error]) -> list[NewJob | Error]:
+        """The same jobs, with ids that name the shard they go to."""
+        types = {job.type for job in jobs if isinstance(job, NewJob)}
+        births = {type: await self._store.birth_shard(tenant, type) for type in types}
+        return [
+            job._replace(id=wire.new_id(births[job.type])) if isinstance(job, NewJob) and births[job.type] else job
+            for job in jobs
+        ]
+
     def _checked(
-        self, known: _Known, request: JobRequest, who: Principal, now: int, traceparent: str | None
+        self,
+        known: _Known,
+        request: JobRequest,
+        who: Principal,
+        now: int,
+        traceparent: str | None,
+        told_in: Dialect,
+        judged: bool,
     ) -> NewJob | Error:
         try:
             type = known.registry.types.get(request.type)
@@ -149,13 +182,17 @@ class Registers:
             defaults = known.defaults_of(request).over(type.defaults if type else NO_DEFAULTS)
             job = wire.new_job(
                 request, created_by=who.actor, now=now, limits=self._limits, defaults=defaults,
-                requires=type.requires if type else (), traceparent=traceparent,
+                requires=type.requires if type else (), traceparent=traceparent, judged=judged,
             )  # fmt: skip
             if type is not None and type.schema is not None:
                 schemas.check(type.schema, job.payload, what="payload")
         except Error as error:
             return error
-        return job
+        return job if job.webhook is None else job._replace(webhook=told_in.address(job.webhook))
+
+
+def _accepted(new: NewJob, told: Enqueued | Refused) -> Accepted | Refused:
+    return told if isinstance(told, Refused) else Accepted(new, told)
 
 
 class _Known:

@@ -11,6 +11,7 @@ from interlock.domain import principal
 from interlock.domain.operations import Prune, PruneOrder
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
+from interlock.engine.upkeep import in_steps
 from interlock.errors import Error, Invalid
 from interlock.storage.contract import Store
 
@@ -63,7 +64,15 @@ class Retention:
         deleted = 0
         for tenant in await self._store.tenants():
             deleted += (await self._prune(tenant, principal.system("retention"), cutoff)).deleted
+        await self.forget_tokens()
         return deleted
+
+    async def forget_tokens(self) -> int:
+        """Delete tokens that ended as long ago as jobs are kept; how many that were."""
+        if self._days is None:
+            return 0
+        seconds = self._days * DAY / SECOND
+        return await in_steps(lambda: self._store.forget_tokens(seconds, STEP), STEP)
 
     async def retain_aside(self) -> None:
         """Retain without keeping the caller waiting: the first time there may be a lot to delete."""

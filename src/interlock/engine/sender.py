@@ -13,13 +13,13 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from random import random
 from typing import Final, NamedTuple
 
-from interlock import wire
 from interlock.domain import destination, webhook
+from interlock.domain.dialect import spoken
 from interlock.domain.webhook import Channel, Dispatch, Settlement
 from interlock.engine.destination import Outside
+from interlock.engine.messages import Messages
 from interlock.errors import Error, Fatal, Invalid
 from interlock.storage.contract import Store
 
@@ -56,8 +56,10 @@ class Sender:
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda stage: None,
+        codeq_secret: str | None = None,
     ) -> None:
         self._outbox = store.outbox
+        self._messages = Messages(store, codeq_secret=codeq_secret)
         self._outside = outside
         self._pace = pace or Pace()
         self._lease_seconds = lease_seconds
@@ -181,20 +183,19 @@ class Sender:
 
     async def _deliver(self, tenant: str, dispatch: Dispatch) -> None:
         self._at("taken")
-        host = _host(dispatch.url)
+        _, url = spoken(dispatch.url)
+        host = _host(url)
         if self._by_host[host] >= self._pace.host:
             await self._outbox.give_back(tenant, dispatch.id, dispatch.grab, HOST_IS_BUSY_SECONDS)
             return
-        content = webhook.body(dispatch, wire.when(dispatch.at))
-        headers = webhook.headers(dispatch.secrets, dispatch.id, int(self._clock()), content)
         self._by_host[host] += 1
         try:
-            reply = await self._outside.post(dispatch.url, headers, content, self._at)
+            message = await self._messages.of(tenant, dispatch, self._clock())
+            reply = await self._outside.post(url, message.headers, message.content, self._at)
         finally:
             self._by_host -= Counter({host: 1})
         self._at("answered")
-        outcome = webhook.outcome(dispatch.attempts, reply, random())
-        fault = webhook.fault_of(reply)
+        outcome, fault = message.outcome(reply), webhook.fault_of(reply)
         await self._outbox.settle(tenant, Settlement(dispatch.id, dispatch.grab, outcome, reply.status_code, fault))
         self._at("settled")
 

@@ -23,6 +23,7 @@ AT_ONCE: Final = 500
 CLAIMS_KEPT_SECONDS: Final = 3600.0
 LOOSE_COUNTS: Final = 64
 MOST_FOLDINGS: Final = 100
+MOST_STEPS: Final = 40
 
 
 class Chore(NamedTuple):
@@ -41,6 +42,17 @@ class Swept(NamedTuple):
     gates: int
 
 
+async def in_steps(step: Callable[[], Awaitable[int]], full: int) -> int:
+    """Repeat a bounded step for as long as it finds all it can take, within reason; how much that was in all."""
+    done = 0
+    for _ in range(MOST_STEPS):
+        some = await step()
+        done += some
+        if some < full:
+            break
+    return done
+
+
 class Upkeep:
     """The chores of the clock, run once or again and again."""
 
@@ -51,7 +63,7 @@ class Upkeep:
             Chore("sweep", TICK_SECONDS, self.sweep),
             Chore("lines", TICK_SECONDS, lambda: store.join_lines(AT_ONCE)),
             Chore("counts", 10.0, self.fold_counts),
-            Chore("claims", 300.0, self.forget_claims),
+            Chore("claims", 60.0, self.forget_claims),
             *more,
         ]
 
@@ -70,7 +82,7 @@ class Upkeep:
                 return
 
     async def forget_claims(self) -> int:
-        return await self._store.forget_claims(CLAIMS_KEPT_SECONDS, AT_ONCE)
+        return await in_steps(lambda: self._store.forget_claims(CLAIMS_KEPT_SECONDS, AT_ONCE), AT_ONCE)
 
     def start(self) -> None:
         """Do the chores in the background until stopped."""
@@ -84,14 +96,15 @@ class Upkeep:
             self._task = None
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = dict.fromkeys(range(len(self.chores)), loop.time())
+        """Each chore at its own pace: one that takes long holds up no other."""
+        async with asyncio.TaskGroup() as group:
+            for chore in self.chores:
+                group.create_task(self._repeat(chore))
+
+    async def _repeat(self, chore: Chore) -> None:
         while True:
-            for i, chore in enumerate(self.chores):
-                if due[i] <= loop.time():
-                    await self._do(chore)
-                    due[i] = loop.time() + chore.every_seconds
-            await asyncio.sleep(TICK_SECONDS)
+            await self._do(chore)
+            await asyncio.sleep(chore.every_seconds)
 
     async def _do(self, chore: Chore) -> None:
         """One chore that fails stops no other, and is done again when its time comes."""

@@ -11,9 +11,11 @@ import msgspec
 
 from interlock import wire
 from interlock.domain import policy, webhook
+from interlock.domain.dialect import Dialect, spoken
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import Delivery, DeliveryFilter, Mode, NewSubscription, Subscription
 from interlock.engine.destination import Outside
+from interlock.engine.upkeep import in_steps
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 
@@ -61,6 +63,7 @@ class Webhooks:
 
     def __init__(self, store: Store, outside: Outside) -> None:
         self._outbox = store.outbox
+        self._now = store.now
         self._outside = outside
 
     async def subscribe(self, who: Principal, request: SubscriptionRequest) -> Created:
@@ -111,6 +114,29 @@ class Webhooks:
             raise NotFound(str(id), what="subscription")
         return secret
 
+    async def call_for_work(self, who: Principal, request: SubscriptionRequest, told_in: Dialect) -> Subscription:
+        """Let a worker be told when there is work for it; the same request again goes on with what is there."""
+        who.need("work")
+        await self._outside.admit(request.url)
+        url = told_in.address(request.url)
+        named = hashlib.sha256(f"{who.actor}\n{url}\n".encode() + _sent(request, life=False)).hexdigest()
+        request = msgspec.structs.replace(request, url=url, events=[webhook.QUEUE_READY], key=f"{told_in} {named}")
+        new = _checked(request, _new_secret(), who.actor)._replace(body_sha256=bytes.fromhex(named))
+        subscription, replayed = await self._outbox.subscribe(who.tenant, new)
+        if not replayed:
+            return subscription
+        return _found(await self._outbox.renew(who.tenant, subscription.id, new.expires_in_seconds), subscription.id)
+
+    async def keep_calling(self, who: Principal, id: str, told_in: Dialect, *, seconds: float) -> Subscription:
+        """Go on telling a worker of work, if it is still being told; others do not know of its subscription."""
+        who.need("work")
+        life = wire.seconds(seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS)
+        found = _found(await self._outbox.subscription(who.tenant, _id(id)), id)
+        ours = found.created_by == who.actor and spoken(found.url)[0] is told_in
+        if not ours or not found.is_active(await self._now()):
+            raise NotFound(id, what="subscription")
+        return _found(await self._outbox.renew(who.tenant, found.id, life), id)
+
     async def deliveries(self, who: Principal, filter: DeliveryFilter) -> list[Delivery]:
         """Newest first: of a subscription (in a group, of the group), of a job, or all."""
         who.need("operate")
@@ -133,8 +159,8 @@ class Webhooks:
 
     async def sweep_subscriptions(self) -> int:
         """Delete what ended a day ago, and deliveries settled a week ago; for upkeep."""
-        swept = await self._outbox.sweep_subscriptions(ENDED_KEPT_SECONDS, AT_ONCE)
-        return swept + await self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, AT_ONCE)
+        swept = await in_steps(lambda: self._outbox.sweep_subscriptions(ENDED_KEPT_SECONDS, AT_ONCE), AT_ONCE)
+        return swept + await in_steps(lambda: self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, AT_ONCE), AT_ONCE)
 
 
 def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, Any]:
@@ -143,8 +169,7 @@ def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, A
     for field in ("expires_at", "ended_at", "created_at"):
         if shown[field] is not None:
             shown[field] = wire.when(shown[field])
-    expired = subscription.expires_at is not None and subscription.expires_at <= now
-    shown["active"] = subscription.ended_at is None and not expired
+    shown["active"] = subscription.is_active(now)
     return shown
 
 
@@ -167,7 +192,6 @@ def _checked(request: SubscriptionRequest, secret: str, actor: str) -> NewSubscr
     mode = Mode(request.mode)
     if (mode is Mode.GROUP) != (request.group_id is not None):
         raise Invalid("group_id belongs to mode group, and that to it", pointer="/group_id")
-    body = msgspec.json.encode(msgspec.structs.replace(request, key=None))
     return NewSubscription(
         id=wire.new_id(),
         url=request.url,
@@ -183,8 +207,14 @@ def _checked(request: SubscriptionRequest, secret: str, actor: str) -> NewSubscr
         expires_in_seconds=wire.seconds(request.expires_in_seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS),
         created_by=actor,
         key=None if request.key is None else wire.name(request.key, "key"),
-        body_sha256=None if request.key is None else hashlib.sha256(body).digest(),
+        body_sha256=None if request.key is None else hashlib.sha256(_sent(request)).digest(),
     )
+
+
+def _sent(request: SubscriptionRequest, *, life: bool = True) -> bytes:
+    """What of a request must be the same for it to be the same: all but its key, and where said its life."""
+    same = msgspec.structs.replace(request, key=None)
+    return msgspec.json.encode(same if life else msgspec.structs.replace(same, expires_in_seconds=None))
 
 
 def _id(id: str, *, what: str = "subscription") -> str:

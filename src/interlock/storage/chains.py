@@ -58,9 +58,22 @@ def _bad_end(row: tuple[Any, ...] | None) -> str | None:
     )
 
 
-def head(rows: Iterable[tuple[str, str, bytes]]) -> str:
-    """One hash over the last hash of every chain, rows ordered by tenant and job."""
-    digest = hashlib.sha256()
-    for tenant, job_id, hash in rows:
-        digest.update(f"{len(tenant.encode())}:{tenant}{job_id}".encode() + bytes(hash))
-    return digest.hexdigest()
+class Head:
+    """One hash over the last hash of every chain, added piece by piece, ordered by tenant and job."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, ends: Iterable[tuple[str, str, bytes]]) -> None:
+        for tenant, job_id, hash in ends:
+            self._digest.update(f"{len(tenant.encode())}:{tenant}{job_id}".encode() + bytes(hash))
+
+    def __str__(self) -> str:
+        return self._digest.hexdigest()
+
+
+def head(ends: Iterable[tuple[str, str, bytes]]) -> str:
+    """The head of all these chains."""
+    whole = Head()
+    whole.add(ends)
+    return str(whole)

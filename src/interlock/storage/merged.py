@@ -31,8 +31,15 @@ class _Merged:
         self._beat: Coalescer[str, Beat, Pulse | Refused] = Coalescer(store.heartbeat, most=MOST)
         self._save: Coalescer[str, Checkpoint, int | Refused] = Coalescer(store.checkpoint, most=MOST)
         self._carry_out: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=MOST)
+        self._get: Coalescer[str, str, Job | None] = Coalescer(store.get, most=MOST)
         self._keep: Coalescer[str, Step, StepRow | Refused] = Coalescer(store.save_steps, most=MOST)
         self._tell: Coalescer[str, Report, tuple[int, ...] | Refused] = Coalescer(store.add_events, most=MOST)
+
+    def shared(self) -> dict[str, tuple[int, int]]:
+        """By verb: calls to the store below, and how many single calls went into them."""
+        merging = {"enqueue": self._enqueue, "claim": self._claim, "heartbeat": self._beat, "checkpoint": self._save}
+        merging |= {"carry_out": self._carry_out, "get": self._get, "step": self._keep, "event": self._tell}
+        return {verb: (one.batches, one.items) for verb, one in cast(dict[str, Any], merging).items()}
 
     def __getattr__(self, name: str) -> Any:
         """Everything that is not merged is the store's own."""
@@ -70,6 +77,11 @@ class _Merged:
         if len(orders) == 1:
             return [await self._carry_out(tenant, orders[0])]
         return await self._store.carry_out(tenant, orders)
+
+    async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
+        if len(job_ids) == 1:
+            return [await self._get(tenant, job_ids[0])]
+        return await self._store.get(tenant, job_ids)
 
     async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
         if len(steps) == 1:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -43,3 +44,14 @@ def pending(known: Sequence[Migration], applied: dict[int, str]) -> list[Migrati
                 f"migration {ours.name} differs from the one that made this database; restore the original file"
             )
     return [m for m in known if m.number not in applied]
+
+
+@cache  # as of the start of the process: whoever replaces the files under it replaces the process later
+def ladder(package: str) -> Mapping[int, str]:
+    """The names of the migrations that this program was written for, by number."""
+    return {m.number: m.name for m in migrations(package)}
+
+
+def lacking(package: str, applied: Collection[int]) -> str | None:
+    """The first migration that a database in use lacks; one that has got newer ones since is fine."""
+    return next((name for number, name in ladder(package).items() if number not in applied), None)

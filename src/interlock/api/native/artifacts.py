@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from interlock.api import auth, shapes
-from interlock.api.body import declared_length, pieces_of
+from interlock.api.body import pieces_of
 from interlock.api.native.grants import Held
 from interlock.api.native.holding import as_holder
 from interlock.api.native.pages import Page, page, place
@@ -56,7 +56,7 @@ async def put_artifact(call: Call[None, Upload]) -> Answer:
             call.query.name,
             pieces,
             content_type=call.headers.get("content-type"),
-            size=declared_length(call.headers),
+            size=call.headers.length,
             sha256=call.query.sha256,
         )
 

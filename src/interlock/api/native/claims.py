@@ -12,9 +12,11 @@ from interlock.api.native import shown
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
 from interlock.api.waiting import patience
 from interlock.domain import policy
+from interlock.domain.approval import Approval
 from interlock.domain.decide import Release
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import StepRow
 from interlock.engine import shown as gates
 
 routes = Routes()
@@ -71,17 +73,24 @@ def _ask(call: Call[ClaimRequest, Nothing]) -> ClaimAsk:
     return who.narrowed(ask)
 
 
-async def _granted(call: Call[Any, Any], jobs: list[Job]) -> list[dict[str, Any]]:
-    """Jobs with what their workers have to know of earlier runs."""
-    if not jobs:
-        return []
-    steps = await call.engine.progress.steps_of(call.who.tenant, [job.id for job in jobs])
-    decided = await call.engine.gates.decisions(call.who.tenant, jobs)
-    return [
-        wire.job_to_dict(job, now=0)
-        | {
-            "steps": [shown.step(row) for row in of_job],
-            "approval": gates.decision(decided[job.id]) if job.id in decided else None,
-        }
-        for job, of_job in zip(jobs, steps, strict=True)
-    ]
+async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[dict[str, Any]]:
+    """Jobs with what their workers have to know of earlier runs; one that never ran has nothing to tell."""
+    past = jobs if call.body.claim_id is not None else [job for job in jobs if not _runs_first(job)]
+    steps: dict[str, list[StepRow]] = {}
+    decided: dict[str, Approval] = {}
+    if past:
+        ids = [job.id for job in past]
+        steps = dict(zip(ids, await call.engine.progress.steps_of(call.who.tenant, ids), strict=True))
+        decided = await call.engine.gates.decisions(call.who.tenant, past)
+    granted = []
+    for job in jobs:
+        told = wire.job_to_dict(job, now=0)
+        told["steps"] = [shown.step(row) for row in steps.get(job.id, ())]
+        told["approval"] = gates.decision(decided[job.id]) if job.id in decided else None
+        granted.append(told)
+    return granted
+
+
+def _runs_first(job: Job) -> bool:
+    """Whether nothing but its enqueue and this very claim has happened to a job; a redriven one brings its past."""
+    return job.version == 2 and job.redrive_of is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +14,8 @@ from interlock.api.native.shown import kept
 from interlock.api.routes import ABSENT, Call, Request
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Event, Level
+
+_EVENTS = uuid.UUID("5b1f5f0e-6f0c-4f5e-9a54-0d7c3c1b8a11")
 
 Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -53,7 +56,17 @@ class EventPart(Request, frozen=True, kw_only=True):
     id: str | None = None
 
     def event(self, *, sanitized: bool) -> Event:
-        return Event(self.id or wire.new_id(), self.level, self.message, kept(self.payload), sanitized)
+        return Event(_event_id(self.id), self.level, self.message, kept(self.payload), sanitized)
+
+
+def _event_id(given: str | None) -> str:
+    """Events are kept under UUIDs; any other name of the caller's stands for one, always the same."""
+    if given is None:
+        return wire.new_id()
+    try:
+        return str(uuid.UUID(given))
+    except ValueError:
+        return str(uuid.uuid5(_EVENTS, wire.name(given, "id")))
 
 
 def count(value: dict[str, Any] | None) -> str | None:

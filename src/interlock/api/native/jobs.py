@@ -95,23 +95,24 @@ async def enqueue(call: Call[JobRequest, Nothing]) -> Answer:
     """Add a job; with an idempotency key the same call again answers the job that is there."""
     key = call.headers.idempotency_key(call.body.idempotency_key)
     request = call.body if key == call.body.idempotency_key else msgspec.structs.replace(call.body, idempotency_key=key)
-    done = await call.engine.jobs.enqueue(call.who, request, traceparent=call.headers.traceparent)
-    job = await call.engine.reads.job(call.who.tenant, done.id)
+    job, replayed = await call.engine.jobs.add(call.who, request, traceparent=call.traceparent)
     headers = shown.etag(job) | {"location": f"/v1/jobs/{job.id}"}
-    if done.replayed:
+    if replayed:
         return answer(await shown.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
     return answer(wire.job_to_dict(job, now=job.created_at), 201, headers=headers)
 
 
-@routes.add("POST", "/v1/jobs/batch", roles=["produce"], body=EnqueueBatch, answers={201: shapes.EnqueuedJobs})
+@routes.add(
+    "POST", "/v1/jobs/batch", roles=["produce"], body=EnqueueBatch, answers={201: shapes.EnqueuedJobs},
+    headers=["traceparent"],
+)  # fmt: skip
 async def enqueue_batch(call: Call[EnqueueBatch, Nothing]) -> Answer:
     """Add up to 1000 jobs, all or none."""
     if call.headers.get("idempotency-key") is not None:
         raise Invalid("a batch has no key of its own; give one to each job", pointer="/jobs")
-    done = await call.engine.jobs.enqueue_batch(call.who, call.body.jobs)
-    found = await call.engine.reads.some(call.who.tenant, [one.id for one in done])
-    jobs = await shown.jobs(call, found)
-    return answer({"jobs": [job | {"replayed": one.replayed} for job, one in zip(jobs, done, strict=True)]}, 201)
+    added = await call.engine.jobs.add_batch(call.who, call.body.jobs, traceparent=call.traceparent)
+    now = await call.engine.reads.now() if any(one.replayed for one in added) else None
+    return answer({"jobs": [shown.added(one, now) for one in added]}, 201)
 
 
 @routes.add("GET", "/v1/jobs", roles=["read"], query=JobQuery, answers={200: shapes.JobPage})

@@ -15,6 +15,7 @@ from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Report, Step
+from interlock.errors import Invalid
 
 routes = Routes()
 
@@ -102,12 +103,20 @@ async def add_events(call: Call[EventsRequest, Nothing]) -> Answer:
     return answer({"seqs": await as_holder(call, call.body, act)}, 201)
 
 
-@routes.add("GET", "/v1/jobs/{job_id}/events", roles=["read"], query=Page, answers={200: shapes.EventPage})
-async def list_events(call: Call[None, Page]) -> Answer:
-    """List the events of a job, oldest first."""
+class EventQuery(Page, frozen=True, kw_only=True):
+    """Which events: from a cursor on, or those after a number."""
+
+    after: Seq | None = None
+
+
+@routes.add("GET", "/v1/jobs/{job_id}/events", roles=["read"], query=EventQuery, answers={200: shapes.EventPage})
+async def list_events(call: Call[None, EventQuery]) -> Answer:
+    """List the events of a job, oldest first; `after` leaves out those up to a number."""
     id = call.job_id
     at = place(call, f"events {id}")
-    after = 0 if at is None else int(at[0])
+    if at is not None and call.query.after is not None:
+        raise Invalid("give a cursor or after, not both", pointer="/after")
+    after = (call.query.after or 0) if at is None else int(at[0])
     rows = await call.engine.progress.events(call.who.tenant, id, after=after, limit=call.query.limit)
     return page(
         call, f"events {id}", [shown.event(row) for row in rows], more=len(rows) == call.query.limit,

@@ -9,7 +9,7 @@ import msgspec
 
 from interlock import wire
 from interlock.api.routes import Call
-from interlock.domain.job import Job, Pulse, Receipt
+from interlock.domain.job import Added, Job, Pulse, Receipt
 from interlock.domain.lifecycle import Status
 from interlock.domain.progress import EventRow, StepRow
 
@@ -25,6 +25,13 @@ async def jobs(call: Call[Any, Any], found: Sequence[Job]) -> list[dict[str, Any
 
 async def job(call: Call[Any, Any], found: Job) -> dict[str, Any]:
     (shown,) = await jobs(call, [found])
+    return shown
+
+
+def added(one: Added, now: int | None) -> dict[str, Any]:
+    """A job of a batch; the clock is needed only for one that was there before."""
+    shown = wire.job_to_dict(one.job, now=one.job.created_at if now is None else now)
+    shown["replayed"] = one.replayed
     return shown
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from interlock import wire
+from interlock import shown
 from interlock.api import shapes
 from interlock.api.cursors import Place
 from interlock.api.native.pages import Page, page, place
@@ -22,7 +22,7 @@ async def create_token(call: Call[TokenRequest, Nothing]) -> Answer:
     """Make a token of the caller's tenant; its text is in this answer and nowhere else."""
     request = msgspec.structs.replace(call.body, key=call.headers.idempotency_key(call.body.key))
     minted = await call.engine.tokens.create(call.who, request)
-    return answer(wire.token_to_dict(minted.token) | {"token": minted.text}, 201)
+    return answer(shown.token_to_dict(minted.token) | {"token": minted.text}, 201)
 
 
 @routes.add("GET", "/v1/tokens", roles=["admin"], query=Page, answers={200: shapes.TokenPage})
@@ -33,7 +33,7 @@ async def list_tokens(call: Call[None, Page]) -> Answer:
     found = await call.engine.tokens.list(call.who, before=before, limit=call.query.limit)
     end: Place = [found[-1].id] if found else []
     return page(
-        call, "tokens", [wire.token_to_dict(one) for one in found], more=len(found) == call.query.limit, end=end
+        call, "tokens", [shown.token_to_dict(one) for one in found], more=len(found) == call.query.limit, end=end
     )
 
 
@@ -43,4 +43,4 @@ async def list_tokens(call: Call[None, Page]) -> Answer:
 )  # fmt: skip
 async def revoke_token(call: Call[Nothing, Nothing]) -> Answer:
     """End a token for good, everywhere within a second."""
-    return answer(wire.token_to_dict(await call.engine.tokens.revoke(call.who, call.path["token_id"])))
+    return answer(shown.token_to_dict(await call.engine.tokens.revoke(call.who, call.path["token_id"])))

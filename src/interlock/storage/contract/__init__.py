@@ -47,6 +47,13 @@ class Verdict(NamedTuple):
     first_bad: str | None
 
 
+class Fitness(NamedTuple):
+    """Whether a database can be worked on: the first migration it lacks, and whether its commits survive a crash."""
+
+    lacks: str | None
+    durable: bool
+
+
 class Terms(NamedTuple):
     """On what terms jobs are enqueued: the registry they were checked against, and whether a new agent is made."""
 
@@ -150,6 +157,10 @@ class ArtifactStore(Protocol):
         ...
 
     async def artifact(self, tenant: str, job_id: str, artifact_id: str) -> Artifact | None: ...
+
+    async def artifact_home(self, tenant: str, artifact_id: str) -> str | None:
+        """The job that an artifact belongs to."""
+        ...
 
     async def artifacts(
         self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
@@ -359,8 +370,20 @@ class Store(GateStore, ArtifactStore, AuditStore, ProgressStore, TokenStore, Ope
         """Set when something may have become claimable, here or in another process; take it before looking."""
         ...
 
+    async def birth_shard(self, tenant: str, type: str | None = None) -> int:
+        """The number of the shard that new jobs go to, which their ids name; 0 where there is one."""
+        ...
+
+    async def unreachable(self) -> dict[str, str]:
+        """The shards that do not answer, by name, and why; raises when nothing does."""
+        ...
+
     async def facts(self) -> dict[str, str]:
         """What an operator wants to know of this database: version, durability, schema, clock."""
+        ...
+
+    async def fitness(self) -> Fitness:
+        """Asked often, so it costs next to nothing."""
         ...
 
     async def close(self) -> None: ...

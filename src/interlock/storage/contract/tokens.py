@@ -28,6 +28,10 @@ class TokenStore(Protocol):
         """End tokens for good; a second time changes nothing and answers the same."""
         ...
 
+    async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
+        """Delete tokens, whoever's they are, that were revoked or expired that long ago."""
+        ...
+
     async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
         """Note that tokens were used, save where that was noted within these seconds."""
         ...

@@ -47,6 +47,10 @@ class ArtifactVerbs(ABC):
         rows = await self._fetch(_select("artifact_by_id", 3), tenant, job_id, artifact_id)
         return Artifact(*rows[0]) if rows else None
 
+    async def artifact_home(self, tenant: str, artifact_id: str) -> str | None:
+        ((home,),) = await self._fetch(call("artifact_home", 2), tenant, artifact_id)
+        return None if home is None else str(home)
+
     async def artifacts(
         self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
     ) -> list[Artifact]:

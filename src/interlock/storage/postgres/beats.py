@@ -36,7 +36,7 @@ async def _heartbeat(connection: Conn, tenant: str, beats: Sequence[Beat]) -> li
 async def _beat(
     connection: Conn, tenant: str, beats: Sequence[Beat], faults: dict[str, Refused]
 ) -> list[Pulse | Refused]:
-    good = [beat for beat in beats if beat.id not in faults]
+    good = sorted((beat for beat in beats if beat.id not in faults), key=lambda beat: beat.id)
     pulses: dict[str, Pulse] = {}
     if good:
         columns = zip(*((b.id, b.fence, b.worker, b.lease_seconds) for b in good), strict=True)

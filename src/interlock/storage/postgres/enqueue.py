@@ -153,7 +153,8 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
         key = job.idempotency_key
         if job.id in added:
             to_come.discard(job.id)
-            answers.append(Enqueued(job.id, added[job.id], False))
+            seq, at = added[job.id]
+            answers.append(Enqueued(job.id, seq, False, at))
         elif job.id in by_id and (
             key is None or by_key[key][0] == job.id
         ):  # our own, from a call whose answer got lost
@@ -182,7 +183,8 @@ def _agent_fault(job: NewJob, line: int | None) -> Error | None:
 
 async def _insert(
     connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tuple[int, int], int | None]], registry: int
-) -> dict[str, int]:
+) -> dict[str, tuple[int, int]]:
+    """Number and time of every job that was added, by id."""
     if not jobs:
         return {}
     rows_in = (
@@ -203,8 +205,10 @@ async def _insert(
         for j, (no, base), line in jobs
     )
     columns = list(zip(*rows_in, strict=True))
-    rows = await connection.fetch(call("enqueue", 2 + len(columns)), tenant, registry, *columns)
-    return {row[0]: row[1] for row in rows}
+    rows = await connection.fetch(
+        call("enqueue", 2 + len(columns), columns="new_id, new_seq, interlock.clock()"), tenant, registry, *columns
+    )
+    return {row[0]: (row[1], row[2]) for row in rows}
 
 
 _RARE: Final = (

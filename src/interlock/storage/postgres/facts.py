@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from interlock.storage.contract import Fitness
+from interlock.storage.migrate import lacking
 from interlock.storage.postgres.connection import Conn
+from interlock.storage.postgres.ladder import PACKAGE
 
 _SETTINGS: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
@@ -30,3 +33,15 @@ async def read(connection: Conn) -> dict[str, str]:
     version = await connection.fetchval("show server_version")
     settings = {name: str(await connection.fetchval(f"show {name}")) for name in _SETTINGS}
     return {"engine": f"PostgreSQL {version}", **dict(row), **settings}
+
+
+_FITNESS: Final = """
+select number, current_setting('fsync') = 'on' and current_setting('synchronous_commit') <> 'off'
+from interlock.schema_migration where number > 0
+"""
+
+
+async def fitness(connection: Conn) -> Fitness:
+    """What is missing of the schema, and whether a commit is on disk before it is answered."""
+    rows = await connection.fetch(_FITNESS)
+    return Fitness(lacking(PACKAGE, {row[0] for row in rows}), all(row[1] for row in rows))

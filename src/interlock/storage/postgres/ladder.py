@@ -11,6 +11,7 @@ import asyncpg
 from interlock.errors import SchemaMismatch, Unavailable
 from interlock.storage.migrate import Migration, migrations, pending
 from interlock.storage.postgres.connection import Conn
+from interlock.storage.postgres.nodes import Nodes
 
 PACKAGE: Final = "interlock.storage.postgres"
 LOCK: Final = 7_166_011_201  # any number, the same in every version
@@ -18,7 +19,7 @@ GIVE_WAY_SECONDS: Final = 2
 KEEP_TRYING_SECONDS: Final = 120.0
 VERBS: Final = (
     "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
-    "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit",
+    "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit", "shards",
 )  # fmt: skip
 
 _LADDER: Final = """
@@ -45,7 +46,7 @@ async def migrate(dsn: str) -> list[str]:
     Whoever waits for the lock of a table makes everybody else wait behind it. So it gives way soon, and tries again.
     """
     try:
-        connection = await asyncpg.connect(dsn, timeout=10)
+        connection = await Nodes(dsn).connect()
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
         raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
     clock = asyncio.get_running_loop().time

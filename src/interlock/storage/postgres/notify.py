@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import asyncpg
 
+from interlock.storage.postgres.nodes import Nodes
 from interlock.storage.signal import Signal
 
 CHANNEL: Final = "interlock_ready"
@@ -19,7 +21,7 @@ class Bell:
     """Rings in every process that listens. Never part of a job's transaction; losing it costs only time."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+        self._nodes = Nodes(dsn)
         self._signal = Signal()
         self._rung = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -34,6 +36,10 @@ class Bell:
         """Set at the next ring, wherever it comes from."""
         self._start()
         return self._signal.event()
+
+    def hear(self, hearer: Callable[[], None]) -> None:
+        """Call somebody at every ring, wherever it comes from."""
+        self._signal.hear(hearer)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -53,7 +59,7 @@ class Bell:
         while True:
             connection = None
             try:
-                connection = await asyncpg.connect(self._dsn, timeout=5, command_timeout=5)
+                connection = await self._nodes.connect(command_timeout=5)
                 await connection.add_listener(CHANNEL, self._hear)
                 await self._pass_on(connection)
             except Exception:  # whatever it was: this task is the only one that can ring again

@@ -14,7 +14,7 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.errors import SchemaMismatch
 from interlock.storage import chains
-from interlock.storage.contract import NO_TERMS, Due, Terms, Verdict
+from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict
 from interlock.storage.postgres import change, claim, enqueue, facts, history, ladder, within
 from interlock.storage.postgres.artifacts import ArtifactVerbs
 from interlock.storage.postgres.audit import AuditVerbs
@@ -25,6 +25,7 @@ from interlock.storage.postgres.notify import Bell
 from interlock.storage.postgres.operations import OperationVerbs
 from interlock.storage.postgres.progress import ProgressVerbs
 from interlock.storage.postgres.registry import RegistryVerbs
+from interlock.storage.postgres.shards import ShardVerbs
 from interlock.storage.postgres.tokens import TokenVerbs
 from interlock.storage.postgres.webhooks import PostgresOutbox
 from interlock.storage.postgres.why import WhyVerbs
@@ -36,7 +37,7 @@ PAGE: Final = 2_000
 
 
 class PostgresStore(
-    ArtifactVerbs, AuditVerbs, GateVerbs, OperationVerbs, ProgressVerbs, RegistryVerbs, TokenVerbs, WhyVerbs
+    ArtifactVerbs, AuditVerbs, GateVerbs, OperationVerbs, ProgressVerbs, RegistryVerbs, ShardVerbs, TokenVerbs, WhyVerbs
 ):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
@@ -158,13 +159,13 @@ class PostgresStore(
         return verdict
 
     async def head(self) -> str:
-        ends: list[tuple[str, str, bytes]] = []
+        head = chains.Head()
         for tenant in await self._tenants():
             after = NO_ID
             while rows := await self._fetch(call("heads", 3), tenant, after, PAGE):
-                ends += [(tenant, row[0], row[1]) for row in rows]
-                after = rows[-1][0]
-        return chains.head(ends)
+                head.add((tenant, *row) for row in rows)
+                after = rows[-1]["job_id"]
+        return str(head)
 
     async def _tenants(self) -> list[str]:
         return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
@@ -172,8 +173,23 @@ class PostgresStore(
     def watch(self) -> asyncio.Event:
         return self._bell.event()
 
+    def hear(self, *, ready: Callable[[], None], told: Callable[[], None]) -> None:
+        """Call these whenever something may have become claimable, or was told."""
+        self._bell.hear(ready)
+        self._told.hear(told)
+
+    async def birth_shard(self, tenant: str, type: str | None = None) -> int:
+        return 0
+
+    async def unreachable(self) -> dict[str, str]:
+        await self.now()
+        return {}
+
     async def facts(self) -> dict[str, str]:
         return await self._run(facts.read)
+
+    async def fitness(self) -> Fitness:
+        return await self._run(facts.fitness)
 
     async def close(self) -> None:
         await self._bell.close()

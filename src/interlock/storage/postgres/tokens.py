@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -34,6 +35,9 @@ class TokenVerbs(ABC):
 
     async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
         return await self._run(lambda c: _revoke(c, tenant, ids, actor))
+
+    async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
+        return await self._run(lambda c: _forget(c, round(older_than_seconds * SECOND), limit))
 
     async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
         return await self._run(lambda c: _touch(c, tenant, ids, round(older_than_seconds * SECOND)))
@@ -68,6 +72,17 @@ async def _revoke(connection: Conn, tenant: str, ids: Sequence[str], actor: str)
     rows = await connection.fetch(call("revoke_tokens", 3), tenant, list(ids), actor)
     known = {token.id: token for token in map(_to_token, rows)}
     return [known.get(id) or Refused(NotFound(id, what="token")) for id in ids]
+
+
+async def _forget(connection: Conn, older_than: int, limit: int) -> int:
+    before = await connection.fetchval("select interlock.clock()") - older_than
+    by_tenant: dict[str, list[str]] = defaultdict(list)
+    for tenant, id in await connection.fetch(call("old_tokens", 2), before, limit):
+        by_tenant[tenant].append(id)
+    gone = 0
+    for tenant, ids in by_tenant.items():
+        gone += await connection.fetchval("select interlock.forget_tokens($1, $2, $3)", tenant, ids, before)
+    return gone
 
 
 async def _touch(connection: Conn, tenant: str, ids: Sequence[str], older_than: int) -> int:

@@ -17,9 +17,9 @@ from uuid import UUID
 import asyncpg
 
 from interlock.domain.job import Enqueued, NewJob, Refused
-from interlock.errors import Invalid
+from interlock.errors import Invalid, TenantMoved
 from interlock.storage.contract import RegistryChanged, Terms
-from interlock.storage.postgres.connection import Conn
+from interlock.storage.postgres.connection import TENANT_MOVED, Conn
 from interlock.storage.postgres.enqueue import REGISTRY_CHANGED, Known, enqueue
 
 NO_TRANSACTION: Final = "25P01"
@@ -145,6 +145,8 @@ def _meaning(error: Exception) -> Exception:
     code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if code == REGISTRY_CHANGED:
         return RegistryChanged(str(error))
+    if code == TENANT_MOVED:
+        return TenantMoved("this tenant does not live in the database of this connection; look where it does")
     if code == NO_TRANSACTION:
         return Invalid("this connection is in no transaction; begin one, the job is to be a part of it")
     if code == FOREIGN_KEY and not isinstance(error, asyncpg.PostgresError):

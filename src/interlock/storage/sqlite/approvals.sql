@@ -37,7 +37,13 @@ ON a.tenant = :tenant AND a.job_id = i.value AND a.status IN ('approved', 'denie
 ORDER BY a.fence;
 
 -- name: due
-SELECT a.tenant, a.job_id FROM tenant t CROSS JOIN approval a INDEXED BY approval_due ON a.tenant = t.tenant
+WITH RECURSIVE t (tenant) AS (
+  SELECT min(tenant) FROM approval INDEXED BY approval_due WHERE status = 'open'
+  UNION ALL
+  SELECT (SELECT n.tenant FROM approval n INDEXED BY approval_due WHERE n.tenant > t.tenant AND n.status = 'open' ORDER BY n.tenant LIMIT 1)
+  FROM t WHERE t.tenant IS NOT NULL
+)
+SELECT a.tenant, a.job_id FROM t CROSS JOIN approval a INDEXED BY approval_due ON a.tenant = t.tenant
 WHERE a.status = 'open' AND a.expires_at <= :now LIMIT :limit;
 
 -- name: vote

@@ -58,6 +58,10 @@ class ArtifactVerbs(ABC):
         facts = {"tenant": tenant, "job_id": job_id, "id": artifact_id}
         return await self._read(lambda c: next(map(Artifact._make, c.rows(_SQL["one"], facts)), None))
 
+    async def artifact_home(self, tenant: str, artifact_id: str) -> str | None:
+        facts = {"tenant": tenant, "id": artifact_id}
+        return await self._read(lambda c: next((str(job_id) for (job_id,) in c.rows(_SQL["home"], facts)), None))
+
     async def artifacts(
         self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
     ) -> list[Artifact]:

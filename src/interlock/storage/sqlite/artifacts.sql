@@ -36,6 +36,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: one
 SELECT {artifact} FROM artifact a WHERE a.tenant = :tenant AND a.job_id = :job_id AND a.id = :id;
 
+-- name: home
+SELECT job_id FROM artifact WHERE tenant = :tenant AND id = :id;
+
 -- name: newest
 SELECT {artifact} FROM artifact a
 WHERE a.tenant = :tenant AND a.job_id = :job_id AND (a.created_at, a.id) < (:before_at, :before_id)

@@ -32,12 +32,12 @@ def enqueue(
     agents = _agents(connection, tenant, jobs, terms.implicit_agents)
     if not any(job.idempotency_key or job.parent_id for job in jobs) and None not in agents.values():
         first = _insert(connection, routes, tenant, jobs, _known(agents))
-        return [Enqueued(job.id, seq, False) for seq, job in enumerate(jobs, first)]
+        return [Enqueued(job.id, seq, False, connection.now) for seq, job in enumerate(jobs, first)]
     answers, new = _sort_out(connection, tenant, jobs, agents)
     if whole and any(isinstance(a, Refused) for a in answers):
         return [Enqueued(job.id, 0, False) if a is None else a for job, a in zip(jobs, answers, strict=True)]
     first = _insert(connection, routes, tenant, new, _known(agents)) if new else 0
-    fresh = {job.id: Enqueued(job.id, first + i, False) for i, job in enumerate(new)}
+    fresh = {job.id: Enqueued(job.id, first + i, False, connection.now) for i, job in enumerate(new)}
     by_key = {job.idempotency_key: fresh[job.id] for job in new if job.idempotency_key is not None}
     told: list[Enqueued | Refused] = []
     for job, answer in zip(jobs, answers, strict=True):
@@ -46,7 +46,7 @@ def enqueue(
         elif job.id in fresh:
             told.append(fresh[job.id])
         else:  # the key of an earlier item of this very batch
-            told.append(by_key[str(job.idempotency_key)]._replace(replayed=True))
+            told.append(by_key[str(job.idempotency_key)]._replace(replayed=True, at=None))
     return told
 
 

@@ -69,4 +69,10 @@ DELETE FROM outbox INDEXED BY outbox_job WHERE tenant = :tenant AND job_id IN (S
 SELECT id, at, actor, cutoff, jobs, first_seq, last_seq, hash FROM prune WHERE tenant = :tenant ORDER BY at DESC, id DESC LIMIT :limit;
 
 -- name: tenants
-SELECT tenant FROM tenant ORDER BY tenant;
+-- Also one that only its history tells of: an audit must not be led past it.
+WITH RECURSIVE h (tenant) AS (
+  SELECT min(tenant) FROM job_history
+  UNION ALL
+  SELECT (SELECT n.tenant FROM job_history n WHERE n.tenant > h.tenant ORDER BY n.tenant LIMIT 1) FROM h WHERE h.tenant IS NOT NULL
+)
+SELECT tenant FROM tenant UNION SELECT tenant FROM h WHERE tenant IS NOT NULL ORDER BY tenant;

@@ -7,11 +7,26 @@ FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
 WHERE j.tenant = :tenant AND j.id = :id ORDER BY h.version;
 
 -- name: due_leases
-SELECT j.tenant, j.id FROM tenant t CROSS JOIN job j INDEXED BY job_lease ON j.tenant = t.tenant
+-- Skips from tenant to tenant among those that have something running, however many others there are.
+WITH RECURSIVE t (tenant) AS (
+  SELECT min(tenant) FROM job INDEXED BY job_lease WHERE status = 'running'
+  UNION ALL
+  SELECT (SELECT n.tenant FROM job n INDEXED BY job_lease WHERE n.tenant > t.tenant AND n.status = 'running' ORDER BY n.tenant LIMIT 1)
+  FROM t WHERE t.tenant IS NOT NULL
+)
+SELECT j.tenant, j.id FROM t CROSS JOIN job j INDEXED BY job_lease ON j.tenant = t.tenant
 WHERE j.status = 'running' AND j.lease_expires_at <= :now LIMIT :limit;
 
 -- name: due_deadlines
-SELECT j.tenant, j.id FROM tenant t CROSS JOIN job j INDEXED BY job_deadline ON j.tenant = t.tenant
+WITH RECURSIVE t (tenant) AS (
+  SELECT min(tenant) FROM job INDEXED BY job_deadline
+  WHERE deadline IS NOT NULL AND status IN ('queued', 'retry', 'waiting_for_approval')
+  UNION ALL
+  SELECT (SELECT n.tenant FROM job n INDEXED BY job_deadline WHERE n.tenant > t.tenant
+    AND n.deadline IS NOT NULL AND n.status IN ('queued', 'retry', 'waiting_for_approval') ORDER BY n.tenant LIMIT 1)
+  FROM t WHERE t.tenant IS NOT NULL
+)
+SELECT j.tenant, j.id FROM t CROSS JOIN job j INDEXED BY job_deadline ON j.tenant = t.tenant
 WHERE j.deadline IS NOT NULL AND j.status IN ('queued', 'retry', 'waiting_for_approval') AND j.deadline <= :now LIMIT :limit;
 
 -- name: chains

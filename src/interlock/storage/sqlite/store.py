@@ -17,8 +17,8 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.errors import Invalid, SchemaMismatch, StorageBroken
 from interlock.storage import chains
-from interlock.storage.contract import NO_TERMS, Due, Terms, Verdict
-from interlock.storage.migrate import migrations, pending
+from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict
+from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.signal import Signal
 from interlock.storage.sqlite import change, claim, enqueue, find, history
 from interlock.storage.sqlite.artifacts import ArtifactVerbs
@@ -40,6 +40,7 @@ _READ: Final = load("interlock.storage.sqlite", "read.sql")
 _PAUSE: Final = load("interlock.storage.sqlite", "change.sql")["pause"]
 PACKAGE: Final = "interlock.storage.sqlite"
 READERS: Final = 4
+FULL: Final = 2
 LOOK_AT_OTHERS_SECONDS: Final = 0.1
 STOP_LOOKING_SECONDS: Final = 5.0
 T = TypeVar("T")
@@ -184,6 +185,13 @@ class SQLiteStore(
             await asyncio.sleep(LOOK_AT_OTHERS_SECONDS)
         self._lookout = None
 
+    async def birth_shard(self, tenant: str, type: str | None = None) -> int:
+        return 0
+
+    async def unreachable(self) -> dict[str, str]:
+        await self.now()
+        return {}
+
     async def facts(self) -> dict[str, str]:
         def read(c: Connection) -> dict[str, str]:
             return {
@@ -195,6 +203,13 @@ class SQLiteStore(
                 "integrity": str(c.db.pragma("quick_check")),
                 "schema": _applied(c)[-1] if _applied(c) else "none",
             }
+
+        return await self._read(read)
+
+    async def fitness(self) -> Fitness:
+        def read(c: Connection) -> Fitness:
+            durable = self.path != MEMORY and int(str(c.db.pragma("synchronous"))) >= FULL
+            return Fitness(lacking(PACKAGE, _checksums(c).keys()), durable)
 
         return await self._read(read)
 

@@ -44,6 +44,9 @@ class TokenVerbs(ABC):
     async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
         return await self._write(lambda c: [_revoke(c, tenant, id, actor) for id in ids])
 
+    async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
+        return await self._write(lambda c: _forget(c, round(older_than_seconds * SECOND), limit))
+
     async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
         return await self._write(lambda c: _touch(c, tenant, ids, round(older_than_seconds * SECOND)))
 
@@ -81,6 +84,11 @@ def _page(connection: Connection, tenant: str, before: str | None, limit: int) -
 def _revoke(connection: Connection, tenant: str, id: str, actor: str) -> Token | Refused:
     connection.db.execute(_SQL["revoke"], {"tenant": tenant, "id": id, "now": connection.now, "actor": actor})
     return _get(connection, tenant, id) or Refused(NotFound(id, what="token"))
+
+
+def _forget(connection: Connection, older_than: int, limit: int) -> int:
+    connection.db.execute(_SQL["forget"], {"before": connection.now - older_than, "limit": limit})
+    return int(connection.db.changes())
 
 
 def _touch(connection: Connection, tenant: str, ids: Sequence[str], older_than: int) -> int:

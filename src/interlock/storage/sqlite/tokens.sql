@@ -24,6 +24,14 @@ ORDER BY created_at DESC, id DESC LIMIT :limit;
 -- name: revoke
 UPDATE token SET revoked_at = :now, revoked_by = :actor WHERE tenant = :tenant AND id = :id AND revoked_at IS NULL;
 
+-- name: forget
+-- The end is spelled as its index has it.
+DELETE FROM token WHERE (tenant, id) IN (
+  SELECT tenant, id FROM token
+  WHERE coalesce(revoked_at, expires_at) IS NOT NULL
+    AND min(coalesce(revoked_at, expires_at), coalesce(expires_at, revoked_at)) < :before
+  ORDER BY min(coalesce(revoked_at, expires_at), coalesce(expires_at, revoked_at)) LIMIT :limit);
+
 -- name: touch
 UPDATE token SET last_used_at = :now
 WHERE tenant = :tenant AND id = :id AND (last_used_at IS NULL OR last_used_at <= :before);

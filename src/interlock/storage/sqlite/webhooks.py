@@ -194,7 +194,7 @@ def _unsubscribe(connection: Connection, tenant: str, id: str) -> bool:
     gone = connection.rows(_SQL["unsubscribe"], {"tenant": tenant, "id": id})
     for (channel,) in gone:
         connection.db.execute(_SQL["close_channel"], {"tenant": tenant, "channel": channel})
-        connection.db.execute(_SQL["forget_pace"], {"tenant": tenant, "channel": channel})
+        connection.db.execute(_SQL["forget_pace"], {"tenant": tenant, "id": id})
     return bool(gone)
 
 
@@ -216,7 +216,7 @@ def _take(
         facts = {"tenant": tenant, "channel": channel, "now": connection.now}
         ((interval,),) = connection.rows(_SQL["interval"], facts)
         if interval > 0:
-            _fold(connection, facts, round(interval * SECOND))
+            _fold(connection, facts)
         for row in connection.rows(_SQL["due"], facts | {"folds": interval > 0, "want": want}):
             receiver = _receiver(connection, facts, row, fresh_secret)
             if receiver is None:
@@ -230,17 +230,24 @@ def _take(
     return taken
 
 
-def _fold(connection: Connection, facts: dict[str, Any], interval: int) -> None:
-    """Let the newest event of each kind go, for all of its kind, or make them wait until it is time again."""
+def _fold(connection: Connection, facts: dict[str, Any]) -> None:
+    """Let an event go for each receiver that may hear of its kind now, the newest for all others, or make them wait."""
     now = connection.now
-    for event, type, quiet_until in connection.rows(_SQL["bursts"], facts):
+    for event, type in connection.rows(_SQL["bursts"], facts):
         kind = facts | {"event": event, "type": type}
-        if quiet_until > now:
-            connection.db.execute(_SQL["postpone"], kind | {"quiet_until": quiet_until})
+        quiet = [until for (until,) in connection.rows(_SQL["quiet"], kind)]
+        if quiet and min(quiet) > now:
+            connection.db.execute(_SQL["postpone"], kind | {"quiet_until": min(quiet)})
             continue
-        connection.db.execute(_SQL["let_go"], kind)
-        connection.db.execute(_SQL["fold"], kind)
-        connection.db.execute(_SQL["keep_quiet"], kind | {"quiet_until": now + interval})
+        ((before,),) = connection.rows(_SQL["let_go_before"], kind)
+        room = sum(until <= now for until in quiet) - before if quiet else 1
+        go = [id for (id,) in connection.rows(_SQL["newest"], kind | {"room": max(room, 0)})]
+        for id in go:
+            connection.db.execute(_SQL["let_go"], {"tenant": facts["tenant"], "id": id, "others": 0})
+        if go:
+            connection.db.execute(_SQL["fold"], kind)
+            others = connection.db.changes()
+            connection.db.execute(_SQL["let_go"], {"tenant": facts["tenant"], "id": go[0], "others": others})
 
 
 def _receiver(
@@ -251,11 +258,13 @@ def _receiver(
         connection.db.execute(_SQL["first_job_secret"], {"tenant": facts["tenant"], "secret": fresh_secret})
         ((secret, previous),) = connection.rows(_SQL["job_secret"], facts)
         return None, url, secret, previous
-    event, at, type = row[4], row[5], row[7]
-    found = connection.rows(_SQL["receiver"], facts | {"event": event, "at": at, "type": type})
+    told = facts | {"attempts": row[3], "event": row[4], "at": row[5], "type": row[7]}
+    found = connection.rows(_SQL["receiver"], told)
     if not found:
         return None
-    connection.db.execute(_SQL["next_turn"], facts | {"id": found[0][0]})
+    told["id"] = found[0][0]
+    connection.db.execute(_SQL["next_turn"], told)
+    connection.db.execute(_SQL["keep_quiet"], told)
     return found[0]
 
 

@@ -37,8 +37,7 @@ DELETE FROM outbox WHERE tenant = :tenant AND channel = :channel
   AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel);
 
 -- name: forget_pace
-DELETE FROM webhook_pace WHERE tenant = :tenant AND channel = :channel
-  AND NOT EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel);
+DELETE FROM webhook_pace WHERE tenant = :tenant AND channel = 'subscription:' || :id;
 
 -- name: renew
 UPDATE subscription SET expires_at = :expires_at, ended_at = NULL, ended_reason = NULL, failures = 0, resting_until = NULL
@@ -95,32 +94,50 @@ SELECT tenant, channel FROM (
 ORDER BY place, since LIMIT :limit;
 
 -- name: interval
--- How far apart a channel wants its events; in a group the most eager member counts.
+-- Whether a channel wants its events apart; in a group every member must.
 SELECT coalesce(min(min_interval_seconds), 0) FROM subscription WHERE tenant = :tenant AND channel = :channel AND ended_at IS NULL;
 
 -- name: bursts
--- The kinds of events that wait to be let go, and until when each has to be quiet.
-SELECT o.event, o.type, coalesce(max(p.quiet_until), 0) FROM outbox o
-LEFT JOIN webhook_pace p ON p.tenant = o.tenant AND p.channel = o.channel AND p.event = o.event AND p.type = o.type
-WHERE o.tenant = :tenant AND o.channel = :channel AND o.next_try_at <= :now AND o.folded IS NULL GROUP BY o.event, o.type;
+-- The kinds of events that wait to be let go.
+SELECT DISTINCT event, type FROM outbox WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :now AND folded IS NULL;
+
+-- name: quiet
+-- Until when those who could be told of a kind want to hear no more of it: those that answer, or all if none does.
+SELECT quiet_until FROM (
+  SELECT coalesce(p.quiet_until, 0) AS quiet_until, coalesce(s.resting_until, 0) > :now AS rests,
+    min(coalesce(s.resting_until, 0) > :now) OVER () AS all_rest
+  FROM subscription s
+  LEFT JOIN webhook_pace p ON p.tenant = s.tenant AND p.channel = 'subscription:' || s.id AND p.event = :event AND p.type = :type
+  WHERE s.tenant = :tenant AND s.channel = :channel AND s.ended_at IS NULL
+    AND (s.mode = 'broadcast' OR (instr(s.events, '"' || :event || '"') AND (s.expires_at IS NULL OR s.expires_at > :now)
+      AND (s.types IS NULL OR EXISTS (SELECT 1 FROM json_each(s.types) t WHERE t.value = :type)))))
+WHERE rests = all_rest;
+
+-- name: let_go_before
+-- How many of a kind may go but have not been taken yet.
+SELECT count(*) FROM outbox WHERE tenant = :tenant AND channel = :channel AND event = :event AND type = :type AND next_try_at <= :now
+  AND folded IS NOT NULL AND grabs = 0;
+
+-- name: newest
+SELECT id FROM outbox WHERE tenant = :tenant AND channel = :channel AND event = :event AND type = :type AND next_try_at <= :now
+  AND folded IS NULL ORDER BY at DESC, id DESC LIMIT :room;
 
 -- name: postpone
 UPDATE outbox SET next_try_at = :quiet_until
 WHERE tenant = :tenant AND channel = :channel AND event = :event AND type = :type AND next_try_at <= :now AND folded IS NULL;
 
 -- name: let_go
--- The newest event of a burst, which stands for all of it.
-UPDATE outbox SET folded = (SELECT count(*) - 1 FROM outbox o
-  WHERE o.tenant = :tenant AND o.channel = :channel AND o.event = :event AND o.type = :type AND o.next_try_at <= :now AND o.folded IS NULL)
-WHERE tenant = :tenant AND id = (SELECT id FROM outbox o WHERE o.tenant = :tenant AND o.channel = :channel AND o.event = :event
-  AND o.type = :type AND o.next_try_at <= :now AND o.folded IS NULL ORDER BY o.at DESC, o.id DESC LIMIT 1);
+UPDATE outbox SET folded = :others WHERE tenant = :tenant AND id = :id;
 
 -- name: fold
 DELETE FROM outbox WHERE tenant = :tenant AND channel = :channel AND event = :event AND type = :type AND next_try_at <= :now
   AND folded IS NULL;
 
 -- name: keep_quiet
-INSERT INTO webhook_pace (tenant, channel, event, type, quiet_until) VALUES (:tenant, :channel, :event, :type, :quiet_until)
+-- Whoever was told of a kind hears no more of it for its interval; a repeated try to the same receiver is no other event.
+INSERT INTO webhook_pace (tenant, channel, event, type, quiet_until)
+SELECT tenant, 'subscription:' || id, :event, :type, :now + CAST(round(min_interval_seconds * 1000000) AS INTEGER) FROM subscription
+WHERE tenant = :tenant AND id = :id AND min_interval_seconds > 0 AND (mode = 'group' OR :attempts = 0)
 ON CONFLICT DO UPDATE SET quiet_until = excluded.quiet_until;
 
 -- name: due
@@ -130,12 +147,14 @@ FROM outbox WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :no
 ORDER BY next_try_at, id LIMIT :want;
 
 -- name: receiver
--- Who of a channel gets an event: those that answer before those that failed lately, and among them whose turn it is.
-SELECT id, url, secret, CASE WHEN previous_until > :now THEN previous_secret END FROM subscription
-WHERE tenant = :tenant AND channel = :channel AND ended_at IS NULL
+-- Who of a channel gets an event: those that answer before those that failed lately, and among them those that were left alone
+-- for long enough, and whose turn it is.
+SELECT s.id, url, secret, CASE WHEN previous_until > :now THEN previous_secret END FROM subscription s
+LEFT JOIN webhook_pace p ON p.tenant = s.tenant AND p.channel = 'subscription:' || s.id AND p.event = :event AND p.type = :type
+WHERE s.tenant = :tenant AND s.channel = :channel AND ended_at IS NULL
   AND (mode = 'broadcast' OR (instr(events, '"' || :event || '"') AND (expires_at IS NULL OR expires_at > :at)
     AND (types IS NULL OR EXISTS (SELECT 1 FROM json_each(types) t WHERE t.value = :type))))
-ORDER BY coalesce(resting_until, 0) > :now, turn, id LIMIT 1;
+ORDER BY coalesce(resting_until, 0) > :now, coalesce(quiet_until, 0) > :now, turn, s.id LIMIT 1;
 
 -- name: next_turn
 UPDATE subscription SET turn = (SELECT max(turn) + 1 FROM subscription s WHERE s.tenant = :tenant AND s.channel = :channel)

@@ -28,6 +28,8 @@ create table interlock.token (
 create unique index token_hash on interlock.token (hash);
 create unique index token_key on interlock.token (tenant, key) where key is not null;
 create index token_newest on interlock.token (tenant, created_at, id);
+-- When it ended or will, for those that ever do.
+create index token_end on interlock.token (least(revoked_at, expires_at)) where least(revoked_at, expires_at) is not null;
 
 comment on table interlock.token is 'Bearer tokens; the text of one is shown once and never kept.';
 comment on column interlock.token.tenant is 'Whose token it is; a credential alone says which tenant a call is for.';
@@ -64,9 +66,11 @@ create trigger token_only_revoked before update on interlock.token for each row
 alter table interlock.token enable row level security;
 alter table interlock.token force row level security;
 create policy tenant_only on interlock.token using (tenant = (select interlock.current_tenant()));
-grant select, insert, update (last_used_at, revoked_at, revoked_by) on interlock.token to interlock_app;
+grant select, insert, delete, update (last_used_at, revoked_at, revoked_by) on interlock.token to interlock_app;
+create policy only_ended_ones_go on interlock.token as restrictive for delete to interlock_app
+  using (least(revoked_at, expires_at) <= interlock.clock());
 
-grant select (tenant, id, hash) on interlock.token to interlock_sweep;
+grant select (tenant, id, hash, expires_at, revoked_at) on interlock.token to interlock_sweep;
 create policy sweep on interlock.token for select to interlock_sweep using (true);
 
 -- Whose token has this hash; everything else about it is read as that tenant.
@@ -75,6 +79,13 @@ create function interlock.token_owner(p_hash bytea) returns table (tenant text, 
   select t.tenant, t.id from token t where t.hash = p_hash
 $$;
 
+create function interlock.old_tokens(p_before timestamptz, p_limit integer) returns table (tenant text, token_id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  select t.tenant, t.id from token t where least(t.revoked_at, t.expires_at) < p_before
+  order by least(t.revoked_at, t.expires_at) limit p_limit
+$$;
+
 grant create on schema interlock to interlock_sweep;
 alter function interlock.token_owner(bytea) owner to interlock_sweep;
+alter function interlock.old_tokens(timestamptz, integer) owner to interlock_sweep;
 revoke create on schema interlock from interlock_sweep;

@@ -22,6 +22,7 @@ create table interlock.artifact (
 );
 create unique index artifact_name on interlock.artifact (tenant, job_id, name);
 create index artifact_newest on interlock.artifact (tenant, job_id, created_at, id);
+create index artifact_id on interlock.artifact (tenant, id);
 comment on table interlock.artifact is 'Named files and links of jobs. A row is there only when all its bytes are.';
 comment on column interlock.artifact.tenant is 'Whose it is.';
 comment on column interlock.artifact.job_id is 'The job it belongs to.';

@@ -78,6 +78,13 @@ begin
   return query select a.* from interlock.artifact a where a.tenant = p_tenant and a.job_id = p_job_id and a.id = p_id;
 end $$;
 
+create or replace function interlock.artifact_home(p_tenant text, p_id uuid)
+returns uuid language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return (select a.job_id from interlock.artifact a where a.tenant = p_tenant and a.id = p_id);
+end $$;
+
 create or replace function interlock.artifacts(
   p_tenant text, p_job_id uuid, p_before_at timestamptz, p_before_id uuid, p_limit integer
 ) returns setof interlock.artifact language plpgsql as $$

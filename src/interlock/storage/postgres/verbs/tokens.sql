@@ -54,6 +54,18 @@ begin
   return query select k.* from interlock.token k where k.tenant = p_tenant and k.id = any(p_ids);
 end $$;
 
+-- Deletes those of these tokens that ended before a time.
+create or replace function interlock.forget_tokens(p_tenant text, p_ids uuid[], p_before timestamptz) returns integer language plpgsql as $$
+declare
+  gone integer;
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  delete from interlock.token k
+    where k.tenant = p_tenant and k.id = any(p_ids) and least(k.revoked_at, k.expires_at) < p_before;
+  get diagnostics gone = row_count;
+  return gone;
+end $$;
+
 -- Notes that tokens were used, unless that was noted a moment ago.
 create or replace function interlock.touch_tokens(p_tenant text, p_ids uuid[], p_older_than bigint)
 returns integer language plpgsql as $$

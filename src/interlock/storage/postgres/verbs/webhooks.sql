@@ -40,6 +40,7 @@ begin
   if left_channel is null then
     return false;
   end if;
+  delete from interlock.webhook_pace p where p.tenant = p_tenant and p.channel = 'subscription:' || p_id;
   if not exists (select from interlock.subscription s where s.tenant = p_tenant and s.channel = left_channel) then
     delete from interlock.outbox o where o.tenant = p_tenant and o.channel = left_channel;
     delete from interlock.webhook_pace p where p.tenant = p_tenant and p.channel = left_channel;
@@ -104,15 +105,18 @@ begin
   where o.tenant = p_tenant and o.id = p_id;
 end $$;
 
--- Lets the newest event of each kind go, for all of its kind, or makes them wait until it is time again. The row of the pace is
--- the lock: two senders do not fold one burst twice.
-create or replace function interlock.fold_bursts(p_tenant text, p_channel text, p_interval double precision) returns void
+-- Lets an event go for each receiver that may hear of its kind now, the newest for all others, or makes them wait. The channel's own
+-- row of the pace is the lock: two senders do not fold one burst twice.
+create or replace function interlock.fold_bursts(p_tenant text, p_channel text) returns void
 language plpgsql as $$
 declare
   t timestamptz := interlock.clock();
   kind record;
-  quiet timestamptz;
-  newest uuid;
+  listeners integer;
+  free integer;
+  soonest timestamptz;
+  room integer;
+  newest uuid[];
   others integer;
 begin
   for kind in select o.event, o.type from interlock.outbox o
@@ -120,25 +124,38 @@ begin
       group by o.event, o.type order by o.event, o.type loop
     insert into interlock.webhook_pace (tenant, channel, event, type, quiet_until)
     values (p_tenant, p_channel, kind.event, kind.type, '-infinity') on conflict do nothing;
-    select p.quiet_until into quiet from interlock.webhook_pace p
+    perform from interlock.webhook_pace p
     where p.tenant = p_tenant and p.channel = p_channel and p.event = kind.event and p.type = kind.type for update;
-    if quiet > t then
-      update interlock.outbox o set next_try_at = quiet
+    -- Those that answer, or all if none does.
+    select count(*), count(*) filter (where m.quiet_until <= t), min(m.quiet_until) into listeners, free, soonest from (
+      select coalesce(p.quiet_until, '-infinity') as quiet_until, coalesce(s.resting_until > t, false) as rests,
+        bool_and(coalesce(s.resting_until > t, false)) over () as all_rest
+      from interlock.subscription s left join interlock.webhook_pace p
+        on p.tenant = s.tenant and p.channel = 'subscription:' || s.id and p.event = kind.event and p.type = kind.type
+      where s.tenant = p_tenant and s.channel = p_channel and s.ended_at is null
+        and (s.mode = 'broadcast' or (kind.event = any(s.events) and (s.expires_at is null or s.expires_at > t)
+          and (s.types is null or kind.type = any(s.types))))) m
+    where m.rests = m.all_rest;
+    if listeners > 0 and free = 0 then
+      update interlock.outbox o set next_try_at = soonest
       where o.tenant = p_tenant and o.channel = p_channel and o.event = kind.event and o.type = kind.type and o.next_try_at <= t
         and o.folded is null;
       continue;
     end if;
-    select o.id into newest from interlock.outbox o
+    -- Less those that may go but have not been taken yet.
+    select case when listeners = 0 then 1 else greatest(free - count(*), 0) end into room from interlock.outbox o
     where o.tenant = p_tenant and o.channel = p_channel and o.event = kind.event and o.type = kind.type and o.next_try_at <= t
-      and o.folded is null order by o.at desc, o.id desc limit 1;
-    continue when newest is null;
+      and o.folded is not null and o.grabs = 0;
+    newest := array(select o.id from interlock.outbox o
+      where o.tenant = p_tenant and o.channel = p_channel and o.event = kind.event and o.type = kind.type and o.next_try_at <= t
+        and o.folded is null order by o.at desc, o.id desc limit room);
+    continue when newest = '{}';
     delete from interlock.outbox o
     where o.tenant = p_tenant and o.channel = p_channel and o.event = kind.event and o.type = kind.type and o.next_try_at <= t
-      and o.folded is null and o.id <> newest;
+      and o.folded is null and not o.id = any(newest);
     get diagnostics others = row_count;
-    update interlock.outbox o set folded = others where o.tenant = p_tenant and o.id = newest;
-    update interlock.webhook_pace p set quiet_until = t + p_interval * interval '1 second'
-    where p.tenant = p_tenant and p.channel = p_channel and p.event = kind.event and p.type = kind.type;
+    update interlock.outbox o set folded = case when o.id = newest[1] then others else 0 end
+    where o.tenant = p_tenant and o.id = any(newest);
   end loop;
 end $$;
 
@@ -157,11 +174,11 @@ declare
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   for want in select u.channel, u.most from unnest(p_channels, p_wants) as u(channel, most) order by u.channel loop
-    -- In a group the most eager member counts.
+    -- In a group every member must want its events apart.
     select coalesce(min(s.min_interval_seconds), 0) into gap from interlock.subscription s
     where s.tenant = p_tenant and s.channel = want.channel and s.ended_at is null;
     if gap > 0 then
-      perform interlock.fold_bursts(p_tenant, want.channel, gap);
+      perform interlock.fold_bursts(p_tenant, want.channel);
     end if;
     for due in select o.* from interlock.outbox o
         where o.tenant = p_tenant and o.channel = want.channel and o.next_try_at <= t and (gap = 0 or o.folded is not null)
@@ -171,13 +188,14 @@ begin
         select null::uuid as id, due.url as url, w.secret, case when w.previous_until > t then w.previous_secret end as previous_secret
         into receiver from interlock.webhook_secret w where w.tenant = p_tenant;
       else
-        -- Those that answer before those that failed lately, and among them whose turn it is.
+        -- Those that answer before those that failed lately, and among them those that were left alone for long enough, and whose turn it is.
         select s.id, s.url, s.secret, case when s.previous_until > t then s.previous_secret end as previous_secret
-        into receiver from interlock.subscription s
+        into receiver from interlock.subscription s left join interlock.webhook_pace p
+          on p.tenant = s.tenant and p.channel = 'subscription:' || s.id and p.event = due.event and p.type = due.type
         where s.tenant = p_tenant and s.channel = want.channel and s.ended_at is null
           and (s.mode = 'broadcast' or (due.event = any(s.events) and (s.expires_at is null or s.expires_at > due.at)
             and (s.types is null or due.type = any(s.types))))
-        order by coalesce(s.resting_until > t, false), s.turn, s.id limit 1;
+        order by coalesce(s.resting_until > t, false), coalesce(p.quiet_until > t, false), s.turn, s.id limit 1;
         if not found then
           update interlock.outbox o set status = 'dead', next_try_at = null, settled_at = t, last_error = 'nobody_listens'
           where o.tenant = p_tenant and o.id = due.id;
@@ -186,6 +204,12 @@ begin
         update interlock.subscription s
         set turn = (select max(m.turn) + 1 from interlock.subscription m where m.tenant = p_tenant and m.channel = want.channel)
         where s.tenant = p_tenant and s.id = receiver.id and s.mode = 'group';
+        -- Whoever was told of a kind hears no more of it for its interval; a repeated try to the same receiver is no other event.
+        insert into interlock.webhook_pace (tenant, channel, event, type, quiet_until)
+        select p_tenant, 'subscription:' || s.id, due.event, due.type, t + s.min_interval_seconds * interval '1 second'
+        from interlock.subscription s
+        where s.tenant = p_tenant and s.id = receiver.id and s.min_interval_seconds > 0 and (s.mode = 'group' or due.attempts = 0)
+        on conflict on constraint webhook_pace_pkey do update set quiet_until = excluded.quiet_until;
       end if;
       update interlock.outbox o set grabs = o.grabs + 1, next_try_at = t + p_lease * interval '1 second', subscription_id = receiver.id
       where o.tenant = p_tenant and o.id = due.id;

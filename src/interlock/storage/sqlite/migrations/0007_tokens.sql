@@ -28,6 +28,9 @@ CREATE TABLE token (
 CREATE UNIQUE INDEX token_hash ON token (hash);
 CREATE UNIQUE INDEX token_key ON token (tenant, key) WHERE key IS NOT NULL;
 CREATE INDEX token_newest ON token (tenant, created_at, id);
+-- When it ended or will, for those that ever do.
+CREATE INDEX token_end ON token (min(coalesce(revoked_at, expires_at), coalesce(expires_at, revoked_at)))
+  WHERE coalesce(revoked_at, expires_at) IS NOT NULL;
 
 CREATE TRIGGER token_roles_are_known BEFORE INSERT ON token
 WHEN EXISTS (SELECT 1 FROM json_each(NEW.roles) WHERE value NOT IN ('read', 'produce', 'work', 'operate', 'approve', 'admin'))

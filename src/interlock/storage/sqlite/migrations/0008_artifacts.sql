@@ -22,6 +22,7 @@ CREATE TABLE artifact (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX artifact_name ON artifact (tenant, job_id, name);
 CREATE INDEX artifact_newest ON artifact (tenant, job_id, created_at, id);
+CREATE INDEX artifact_id ON artifact (tenant, id);
 
 -- Uploads under way, what was given up, and what was replaced: to be collected when their time has come.
 -- A condemned one can no longer become an artifact, whatever the clock says.

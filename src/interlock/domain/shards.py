@@ -1,0 +1,60 @@
+"""Which of several databases a tenant's jobs live on, and what an id tells of where its job was born."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+MOST_SHARDS: Final = 1024
+ENTRY_POINTS: Final = "interlock.shards"
+
+
+class ShardSupplier(Protocol):
+    """Says on which shards the jobs of a tenant are, by name; a type of None asks for the tenant as a whole.
+
+    Both may be plain or asynchronous. One that goes by type gives up the limits of agents and idempotency across its
+    shards. It may also have a method `shards`, the names of all it will ever give: they are checked at the start.
+    """
+
+    def queue_shards(self, tenant: str, type: str | None) -> Sequence[str] | Awaitable[Sequence[str]]:
+        """Every shard that may hold such jobs; those that are left from before, too."""
+        ...
+
+    def current_shard(self, tenant: str, type: str | None) -> str | Awaitable[str]:
+        """The one that new jobs go to."""
+        ...
+
+
+class Placement(NamedTuple):
+    """What the directory says of a tenant: where it lives, and in a move the other shard and how far it has come."""
+
+    shard: str
+    other: str | None = None
+    phase: str | None = None
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the answer may be another one in a moment."""
+        return self.phase == COPYING
+
+
+COPYING: Final = "copying"
+CLEARING: Final = "clearing"
+
+
+def birth_shard(id: str) -> int:
+    """The number of the shard that an id was made on: ten bits after the variant of the UUID. A hint, no more."""
+    return int(id[19:22], 16) & (MOST_SHARDS - 1)
+
+
+def first_home(tenant: str, shards: Sequence[str]) -> str:
+    """Where a tenant that is new is placed: evenly, and the same wherever it is asked."""
+    number = int.from_bytes(hashlib.sha256(tenant.encode()).digest()[:8])
+    return shards[number % len(shards)]
+
+
+def next_number(after: int, shard: int) -> int:
+    """The first number above another that only this shard gives out: numbers of shards never meet."""
+    number = after // MOST_SHARDS * MOST_SHARDS + shard
+    return number if number > after else number + MOST_SHARDS

@@ -1,0 +1,90 @@
+"""What this process has done since it began, for whoever watches it: a store in front of a store that counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast, runtime_checkable
+
+from interlock.domain.decide import Order
+from interlock.domain.job import Enqueued, Job, NewJob, Receipt, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.webhook import Settlement
+from interlock.storage.contract import NO_TERMS, Outbox, Store, Terms
+
+
+@runtime_checkable
+class Merging(Protocol):
+    """A store that shares commits among callers, and knows how well."""
+
+    def shared(self) -> Mapping[str, tuple[int, int]]:
+        """By verb: calls to the store below, and how many single calls went into them."""
+        ...
+
+
+class Counts:
+    """Only ever rising; no tenant and no job is told."""
+
+    def __init__(self, store: Store) -> None:
+        self._merging = store if isinstance(store, Merging) else None
+        self.enqueued = 0
+        self.claimed = 0
+        self.moved: Counter[tuple[str, str]] = Counter()  # by verb and the status it led to
+        self.refused: Counter[tuple[str, str]] = Counter()  # by verb and code
+        self.delivered: Counter[str] = Counter()  # tries, by what became of the delivery
+
+    @property
+    def shared(self) -> Mapping[str, tuple[int, int]]:
+        return {} if self._merging is None else self._merging.shared()
+
+
+def counted(store: Store, counts: Counts) -> Store:
+    """The same store, with what it does counted."""
+    return cast(Store, _Counted(store, counts))
+
+
+class _Counted:
+    def __init__(self, store: Store, counts: Counts) -> None:
+        self._store, self._counts = store, counts
+        self.outbox = cast(Outbox, _CountedOutbox(store.outbox, counts))
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything that is not counted is the store's own."""
+        return getattr(self._store, name)
+
+    async def enqueue(
+        self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
+        answers = await self._store.enqueue(tenant, jobs, whole=whole, terms=terms)
+        fresh = sum(isinstance(answer, Enqueued) and not answer.replayed for answer in answers)
+        if not whole or not any(isinstance(answer, Refused) for answer in answers):
+            self._counts.enqueued += fresh
+        return answers
+
+    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
+        jobs = await self._store.claim(tenant, ask)
+        self._counts.claimed += len(jobs)
+        return jobs
+
+    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+        answers = await self._store.carry_out(tenant, orders)
+        for order, answer in zip(orders, answers, strict=True):
+            if isinstance(answer, Refused):
+                self._counts.refused[order.verb.value, answer.error.code] += 1
+            else:
+                self._counts.moved[order.verb.value, answer.status.value] += 1
+        return answers
+
+
+class _CountedOutbox:
+    def __init__(self, outbox: Outbox, counts: Counts) -> None:
+        self._outbox, self._counts = outbox, counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outbox, name)
+
+    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+        settled = await self._outbox.settle(tenant, settlement)
+        if settled:
+            self._counts.delivered[str(settlement.outcome.status)] += 1
+        return settled

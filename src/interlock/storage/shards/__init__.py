@@ -1,0 +1,1 @@
+"""Several PostgreSQL databases behind the contract of one store."""

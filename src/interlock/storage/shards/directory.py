@@ -1,0 +1,68 @@
+"""The directory: which shard each tenant lives on, as the first shard's database says, remembered for a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from interlock.domain.shards import Placement, first_home
+from interlock.errors import Unavailable
+from interlock.storage.shards.shard import Shard
+
+# For this long an answer may be old. A move waits for as long before it begins, and while it lasts nobody remembers.
+FRESH_SECONDS: Final = 1.0
+MOST_REMEMBERED: Final = 100_000
+
+
+class _Known(NamedTuple):
+    placement: Placement
+    until: float
+
+
+class Directory:
+    """A supplier that goes by tenant alone. What it has known it still says when its database is out of reach."""
+
+    def __init__(
+        self,
+        home: Shard,
+        names: Sequence[str],
+        *,
+        fresh_seconds: float = FRESH_SECONDS,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._home = home
+        self._names = tuple(names)
+        self._fresh_seconds = fresh_seconds
+        self._ticks = ticks
+        self._known: dict[str, _Known] = {}
+
+    async def queue_shards(self, tenant: str, type: str | None) -> Sequence[str]:
+        return ((await self.placement(tenant)).shard,)
+
+    async def current_shard(self, tenant: str, type: str | None) -> str:
+        return (await self.placement(tenant)).shard
+
+    async def placement(self, tenant: str) -> Placement:
+        """Where a tenant lives; one that nobody has met yet is given a home."""
+        known = self._known.get(tenant)
+        asked = self._ticks()
+        if known is not None and asked < known.until:
+            return known.placement
+        offered = first_home(tenant, self._names)
+        try:
+            placement = await self._home.run(lambda store: store.place(tenant, offered))
+        except Unavailable:
+            if known is None:
+                raise
+            return known.placement
+        if len(self._known) >= MOST_REMEMBERED:
+            self._known.clear()
+        self._known[tenant] = _Known(placement, 0.0 if placement.unsettled else asked + self._fresh_seconds)
+        return placement
+
+    def forget(self, tenant: str) -> None:
+        """Ask again before the next answer."""
+        known = self._known.get(tenant)
+        if known is not None:
+            self._known[tenant] = known._replace(until=0.0)

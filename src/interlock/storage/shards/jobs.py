@@ -1,0 +1,164 @@
+"""Jobs over several shards: where new ones go, whose turn it is to be asked for work, and lists that are merged."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+
+from interlock.domain.decide import Order
+from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.errors import IdempotencyKeyReuse, Invalid, TenantMoved, Unavailable
+from interlock.storage.contract import NO_TERMS, RegistryChanged, Terms
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.routing import Routing
+from interlock.storage.shards.shard import Shard
+
+
+class JobRoutes(Routing):
+    """The part of a router that adds jobs, hands them out, and moves them on."""
+
+    _turn: itertools.count[int]
+
+    async def birth_shard(self, tenant: str, type: str | None = None) -> int:
+        return (await self.homes(tenant, type))[0].no
+
+    async def enqueue(
+        self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
+        async def go(shards: list[Shard]) -> list[Enqueued | Refused]:
+            if len(shards) == 1:
+                return await shards[0].run(lambda s: s.enqueue(tenant, jobs, whole=whole, terms=terms))
+            return await self._enqueue_apart(tenant, jobs, whole, terms)
+
+        return await self._routed(tenant, go)
+
+    async def enqueue_within(
+        self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
+    ) -> list[Enqueued | Refused]:
+        """The connection is the caller's: it must lead to the database where the tenant lives, or is refused there."""
+        types: list[str | None] = [*sorted({job.type for job in jobs})]
+        first, *others = [(await self.homes(tenant, type))[0] for type in types or [None]]
+        if any(other is not first for other in others):
+            raise Invalid("these jobs live on several shards, and one transaction reaches only one of them")
+        await first.run(lambda store: store.admit(tenant))
+        return await first.store.enqueue_within(connection, tenant, jobs, terms=terms)
+
+    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
+        async def go(shards: list[Shard]) -> list[Job]:
+            if len(shards) == 1:
+                return await shards[0].run(lambda store: store.claim(tenant, ask))
+            return await self._claim_round(tenant, ask, shards)
+
+        return await self._routed(tenant, go)
+
+    async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+        return await self._by_job(tenant, beats, attrgetter("id"), lambda store, some: store.heartbeat(tenant, some))
+
+    async def checkpoint(self, tenant: str, checkpoints: Sequence[Checkpoint]) -> list[int | Refused]:
+        return await self._by_job(
+            tenant, checkpoints, attrgetter("id"), lambda store, some: store.checkpoint(tenant, some)
+        )
+
+    async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
+        return await self._by_job(tenant, orders, attrgetter("id"), lambda store, some: store.carry_out(tenant, some))
+
+    async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
+        return await self._by_job(tenant, job_ids, str, lambda store, some: store.get(tenant, some))
+
+    async def find(self, tenant: str, filter: Filter) -> list[Job]:
+        pages = await self._each(tenant, lambda store: store.find(tenant, filter))
+        return sorted(itertools.chain(*pages), key=lambda job: -job.seq)[: filter.limit]
+
+    async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
+        return await self._of_job(tenant, job_id, lambda store: store.history(tenant, job_id))
+
+    async def _enqueue_apart(
+        self, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms
+    ) -> list[Enqueued | Refused]:
+        """Jobs of a tenant that has several shards: to the current one of their type, children to their parent's."""
+        homes = {type: await self.homes(tenant, type) for type in sorted({job.type for job in jobs})}
+        everywhere = list(dict.fromkeys(itertools.chain(*homes.values())))
+        parents = await self._where(tenant, [job.parent_id for job in jobs if job.parent_id is not None], everywhere)
+        targets = [homes[job.type][0] if job.parent_id is None else parents[job.parent_id] for job in jobs]
+        answers = await self._holders_elsewhere(tenant, jobs, targets, homes)
+        parts: dict[Shard, list[int]] = defaultdict(list)
+        for i, target in enumerate(targets):
+            if i not in answers:
+                parts[target].append(i)
+        if whole and len(parts) > 1:
+            raise Invalid("these jobs live on several shards; a batch that is added whole or not at all needs one")
+        if whole and any(isinstance(answer, Refused) for answer in answers.values()):
+            return [answers.get(i, Refused(Invalid("another job of the batch was refused"))) for i in range(len(jobs))]
+        for shard, places in parts.items():
+            some = [jobs[i] for i in places]
+            here = terms._replace(registry=await self._registry_of(tenant, shard, terms))
+            add = partial(PostgresStore.enqueue, tenant=tenant, jobs=some, whole=whole, terms=here)
+            answers |= zip(places, await shard.run(add), strict=True)
+        return [answers[i] for i in range(len(jobs))]
+
+    async def _holders_elsewhere(
+        self, tenant: str, jobs: Sequence[NewJob], targets: Sequence[Shard], homes: dict[str, list[Shard]]
+    ) -> dict[int, Enqueued | Refused]:
+        """Answers for keys that jobs on other shards of the queue hold; new ones are taken on the current one alone."""
+        keys = [job.idempotency_key for job in jobs if job.idempotency_key is not None]
+        if not keys:
+            return {}
+        shards = list(dict.fromkeys(itertools.chain(*homes.values())))
+        told = await asyncio.gather(*(shard.run(lambda store: store.holders(tenant, keys, [])) for shard in shards))
+        held = {
+            (shard.name, holder.key): holder for shard, some in zip(shards, told, strict=True) for holder in some
+        }  # fmt: skip
+        answers: dict[int, Enqueued | Refused] = {}
+        for i, (job, target) in enumerate(zip(jobs, targets, strict=True)):
+            for shard in homes[job.type]:
+                holder = held.get((shard.name, job.idempotency_key))
+                if shard is target or holder is None or job.idempotency_key is None:
+                    continue
+                same = holder.body_sha256 == job.body_sha256
+                reuse = IdempotencyKeyReuse(job.idempotency_key, holder.id)
+                answers[i] = Enqueued(holder.id, holder.seq, True) if same else Refused(reuse)
+        return answers
+
+    async def _registry_of(self, tenant: str, shard: Shard, terms: Terms) -> int:
+        """The version of a shard's own registry, if the jobs were checked against the current one of the tenant."""
+        home = (await self.homes(tenant))[0]
+        if shard is home:
+            return terms.registry
+        if (await home.run(lambda store: store.registry(tenant))).version != terms.registry:
+            raise RegistryChanged(tenant)
+        return (await shard.run(lambda store: store.registry(tenant))).version
+
+    async def _claim_round(self, tenant: str, ask: ClaimAsk, shards: Sequence[Shard]) -> list[Job]:
+        """One shard after another until there is enough, the next one first each time; one that is down is passed."""
+        first = next(self._turn) % len(shards)
+        order = [*shards[first:], *shards[:first]]
+        if ask.claim_id is not None:
+            name = ask.claim_id
+            known = await asyncio.gather(
+                *(shard.run(lambda s: s.remembers_claim(tenant, ask.worker, name)) for shard in order)
+            )
+            order = [shard for shard, knows in zip(order, known, strict=True) if knows] or order
+        granted: list[Job] = []
+        failed: list[Unavailable] = []
+        for shard in order:
+            left = ask._replace(limit=ask.limit - len(granted))
+            if left.limit > 0:
+                try:
+                    granted += await self._claim_on(shard, tenant, left)
+                except Unavailable as error:
+                    failed.append(error)
+        if len(failed) == len(order):
+            raise failed[0]
+        return granted
+
+    async def _claim_on(self, shard: Shard, tenant: str, ask: ClaimAsk) -> list[Job]:
+        try:
+            return await shard.run(lambda store: store.claim(tenant, ask))
+        except TenantMoved:  # nobody was sent there yet; what other shards have granted meanwhile must not be lost
+            await shard.run(lambda store: store.admit(tenant))
+            return await shard.run(lambda store: store.claim(tenant, ask))

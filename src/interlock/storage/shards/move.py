@@ -1,0 +1,248 @@
+"""Moving a tenant to another shard while its work goes on.
+
+Jobs that have ended never change: they are copied first, in bounded steps, while everything else goes on. Then nobody
+may change the tenant's data for as long as it takes to copy what is alive; calls wait meanwhile. The target commits the
+whole copy, the source lets the tenant go, the directory names the target. A move that was interrupted at any point is
+taken up by the next one; until the source has let go, the tenant lives there as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from interlock.domain.shards import CLEARING, COPYING, MOST_SHARDS, Placement, next_number
+from interlock.errors import Conflict, Invalid, NotFound, Unavailable
+from interlock.storage.shards.copying import Copier
+from interlock.storage.shards.directory import FRESH_SECONDS
+from interlock.storage.shards.owner import Owner, owner
+
+STEP: Final = 200
+STALE_SECONDS: Final = 1.5 * FRESH_SECONDS
+GIVE_WAY_SECONDS: Final = 2
+KEEP_TRYING_SECONDS: Final = 120.0
+SPARE_NUMBERS: Final = 1_000
+_EPOCH: Final = "select value from interlock.epoch"
+_ONE_MOVER: Final = "select pg_try_advisory_lock(interlock.move_lock('mover of ' || $1))"
+
+
+class Moved(NamedTuple):
+    """Where a tenant has come from and lives now, and how many jobs and rows of history came along."""
+
+    tenant: str
+    source: str
+    target: str
+    jobs: int
+    rows: int
+
+
+class Mover:
+    """Moves tenants between the databases of the settings; it needs a superuser's address of each."""
+
+    def __init__(
+        self,
+        addresses: Mapping[str, str],
+        *,
+        stale_seconds: float = STALE_SECONDS,
+        step: int = STEP,
+        at: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._addresses = addresses
+        self._stale_seconds = stale_seconds
+        self._step = step
+        self._at = at
+
+    async def move(self, tenant: str, target: str) -> Moved:
+        """Bring a tenant to a shard, whatever an earlier attempt has left behind."""
+        if target not in self._addresses:
+            raise Invalid(f"the settings name no shard {target!r}", pointer="/shard")
+        first = next(iter(self._addresses))
+        async with owner(first, self._addresses[first], copies=True) as directory:
+            if not await directory.fetchval(_ONE_MOVER, tenant):
+                raise Conflict(f"somebody else is moving {tenant!r}")
+            placement = await _placement(directory, tenant)
+            if placement.phase == COPYING and placement.other != target:
+                raise Conflict(f"{tenant!r} is on its way to shard {placement.other!r}; finish that move first")
+            jobs = rows = 0
+            source = placement.shard
+            if placement.phase == CLEARING:
+                source = str(placement.other)
+                await self._clear(directory, tenant, source, placement.shard)
+                placement = Placement(placement.shard)
+            if placement.shard != target:
+                source = placement.shard
+                jobs, rows = await self._carry_over(directory, tenant, source, target)
+                await self._clear(directory, tenant, source, target)
+            return Moved(tenant, source, target, jobs, rows)
+
+    async def _carry_over(self, directory: Owner, tenant: str, source: str, target: str) -> tuple[int, int]:
+        await _note(directory, tenant, source, Placement(source, target, COPYING))
+        self._at("noted")
+        await asyncio.sleep(self._stale_seconds)  # from now on everybody asks the directory before each call
+        async with (
+            owner(source, self._address(source), copies=True) as old,
+            owner(target, self._address(target), copies=True) as new,
+        ):
+            copier = await Copier.between(old, new, tenant, self._at)
+            counts = await self._copy(old, new, copier, tenant)
+            await _note(directory, tenant, source, Placement(target, source, CLEARING))
+            self._at("switched")
+        return counts
+
+    async def _copy(self, old: Owner, new: Owner, copier: Copier, tenant: str) -> tuple[int, int]:
+        standing, arrived = await _state(old, tenant), await _state(new, tenant)
+        if standing == "gone" and arrived == "here":  # all but the directory knows already
+            return 0, 0
+        if standing == "gone":
+            raise Conflict(f"{tenant!r} is in neither database whole; look for a third one, or restore a backup")
+        async with self._alone(old, tenant):
+            await _set_state(old, tenant, "leaving")
+        self._at("leaving")
+        if arrived == "here":  # a copy from before the tenant went on living at its source
+            await _set_state(new, tenant, "gone")
+            await copier.clear(new)
+        elif arrived is None:
+            await new.execute("insert into interlock.tenant (tenant, state) values ($1, 'gone')", tenant)
+        self._at("expected")
+        left, last = await self._copy_ended(old, new, copier, tenant)
+        await self._lift_epoch(old, new)
+        async with self._alone(old, tenant):
+            counts = await self._copy_living(old, new, copier, tenant, left, last)
+            self._at("arrived")
+            await _set_state(old, tenant, "gone")
+            self._at("gone")
+        return counts
+
+    async def _copy_ended(self, old: Owner, new: Owner, copier: Copier, tenant: str) -> tuple[list[str], int]:
+        """Jobs that have ended, step by step; those that have not, and how far this has come."""
+        window = "from interlock.job where tenant = $1 and seq > $2"
+        left: list[str] = []
+        last = 0
+        while rows := await old.fetch(
+            f"select id, seq, status >= 'succeeded' as ended {window} order by seq limit {self._step}", tenant, last
+        ):
+            there = {
+                row[0] for row in await new.fetch(f"select id {window} and seq <= $3", tenant, last, rows[-1]["seq"])
+            }
+            ended = [row["id"] for row in rows if row["ended"] and row["id"] not in there]
+            left += [row["id"] for row in rows if not row["ended"]]
+            async with new.transaction():
+                await copier.copy_jobs(ended)
+            self._at("step")
+            last = rows[-1]["seq"]
+        return left, last
+
+    async def _copy_living(
+        self, old: Owner, new: Owner, copier: Copier, tenant: str, left: list[str], last: int
+    ) -> tuple[int, int]:
+        """Everything else, in one transaction on the target; the source does not change meanwhile."""
+        async with old.transaction(isolation="repeatable_read"), new.transaction():
+            rows = await old.fetch(
+                "select id from interlock.job where tenant = $1 and seq > $2 order by seq", tenant, last
+            )
+            rest = left + [row[0] for row in rows]
+            there = await new.fetch(
+                "select id from interlock.job where tenant = $1 and id = any($2::uuid[])", tenant, rest
+            )
+            rest = sorted(set(rest) - {row[0] for row in there})
+            for start in range(0, len(rest), self._step):
+                await copier.copy_jobs(rest[start : start + self._step])
+            await self._copy_late(old, new, copier, tenant)
+            await copier.copy_rest()
+            no = int(await new.fetchval("select no from interlock.shard where here"))
+            await copier.lift_numbers(lambda sequence, highest: _above(sequence, highest, no))
+            if await new.fetchval(_EPOCH) <= await old.fetchval(_EPOCH):
+                raise Conflict("a restore was announced meanwhile; nothing was moved, try again")
+            counts = await copier.check_counts()
+            self._at("counted")
+            registry = await old.fetchval("select registry from interlock.tenant where tenant = $1", tenant)
+            await new.execute(
+                "update interlock.tenant set state = 'here', registry = $2 where tenant = $1", tenant, registry
+            )
+        return counts["job"], counts["job_history"]
+
+    async def _copy_late(self, old: Owner, new: Owner, copier: Copier, tenant: str) -> None:
+        """Numbers are no order of commits: a job may have come in with one that was passed already."""
+        count, ids = (f"select {what} from interlock.job where tenant = $1" for what in ("count(*)", "id"))
+        if await old.fetchval(count, tenant) != await new.fetchval(count, tenant):
+            there = {row[0] for row in await new.fetch(ids, tenant)}
+            late = [row[0] for row in await old.fetch(ids, tenant) if row[0] not in there]
+            for start in range(0, len(late), self._step):
+                await copier.copy_jobs(late[start : start + self._step])
+
+    async def _lift_epoch(self, old: Owner, new: Owner) -> None:
+        """The feed of events goes by epoch and turn: what is told on the target comes after all that came along."""
+        epoch = int(await old.fetchval(_EPOCH))
+        async with new.transaction():
+            await new.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS * 5}s'")
+            await new.execute("lock table interlock.epoch in access exclusive mode")
+            await new.execute("update interlock.epoch set value = $1 + 1 where value <= $1", epoch)
+        self._at("epoch")
+
+    async def _clear(self, directory: Owner, tenant: str, source: str, target: str) -> None:
+        """Delete the old copy; nobody has been sent there since the directory names the target."""
+        async with owner(source, self._address(source), copies=True) as old:
+            if await _state(old, tenant) != "gone":
+                raise Conflict(f"{tenant!r} still lives on shard {source!r}; its copy there is not deleted")
+            copier = await Copier.between(old, old, tenant, self._at)
+            await copier.clear(old)
+        await _note(directory, tenant, target, Placement(target))
+        self._at("done")
+
+    @asynccontextmanager
+    async def _alone(self, side: Owner, tenant: str) -> AsyncIterator[None]:
+        """Nobody else changes the tenant's data; whoever tries is refused and tries again, and goes on if we die."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + KEEP_TRYING_SECONDS
+        await side.execute(f"set lock_timeout = '{GIVE_WAY_SECONDS}s'")
+        while True:
+            try:
+                await side.execute("select pg_advisory_lock(interlock.move_lock($1))", tenant)
+                break
+            except asyncpg.LockNotAvailableError:
+                if clock() > deadline:
+                    raise Unavailable(f"somebody holds a transaction of {tenant!r} open for too long") from None
+        try:
+            yield
+        finally:
+            if not side.is_closed() and not side.is_in_transaction():
+                await side.execute("select pg_advisory_unlock(interlock.move_lock($1))", tenant)
+
+    def _address(self, name: str) -> str:
+        if name not in self._addresses:
+            raise Invalid(f"the directory names shard {name!r}, which the settings do not", pointer="/shards")
+        return self._addresses[name]
+
+
+def _above(sequence: str, highest: int, no: int) -> int:
+    if sequence == "job_seq_seq":
+        return next_number(highest + SPARE_NUMBERS * MOST_SHARDS, no)
+    return highest + SPARE_NUMBERS
+
+
+async def _placement(directory: Owner, tenant: str) -> Placement:
+    row = await directory.fetchrow("select shard, other, phase from interlock.placement where tenant = $1", tenant)
+    if row is None:
+        raise NotFound(tenant, what="tenant")
+    return Placement(*row)
+
+
+async def _note(directory: Owner, tenant: str, believed: str, placement: Placement) -> None:
+    noted = await directory.fetchval(
+        "select interlock.note_move($1, $2, $3, $4, $5)", tenant, believed, *placement
+    )  # fmt: skip
+    if not noted:
+        raise Conflict(f"{tenant!r} no longer lives on shard {believed!r}; look again")
+
+
+async def _state(side: Owner, tenant: str) -> str | None:
+    state = await side.fetchval("select state from interlock.tenant where tenant = $1", tenant)
+    return None if state is None else str(state)
+
+
+async def _set_state(side: Owner, tenant: str, state: str) -> None:
+    await side.execute("update interlock.tenant set state = $2 where tenant = $1", tenant, state)

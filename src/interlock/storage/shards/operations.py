@@ -1,0 +1,144 @@
+"""What operators, auditors and the clock do over several shards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+
+from interlock.domain.artifact import Orphan
+from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.job import Enqueued, Refused
+from interlock.domain.operations import Child, Prune, PrunedStep, PruneOrder, Redrive
+from interlock.storage import chains
+from interlock.storage.contract import Due, Verdict
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.routing import Routing
+from interlock.storage.shards.shard import Shard
+
+
+class OperationRoutes(Routing):
+    """The part of a router that does jobs again, walks trees of jobs, and deletes what is old."""
+
+    async def redrive(
+        self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
+    ) -> list[Enqueued | Refused]:
+        """A job is done again on the shard it is on."""
+        return await self._by_job(
+            tenant,
+            orders,
+            lambda order: order.id,
+            lambda store, some: store.redrive(tenant, some, registry=registry, implicit_agents=implicit_agents),
+        )
+
+    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        return set().union(*await self._each(tenant, lambda store: store.redriven(tenant, job_ids)))
+
+    async def children_after(
+        self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
+    ) -> list[Child]:
+        pages = await self._each(tenant, lambda store: store.children_after(tenant, parents, after, limit=limit))
+        return sorted(itertools.chain(*pages), key=lambda child: (child.parent_id, child.seq))[:limit]
+
+    async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
+        steps = await self._each(tenant, lambda store: store.prune(tenant, order))
+        ahead = [step.last_seq for step in steps if not step.at_end]
+        last = min(ahead) if ahead else max(step.last_seq for step in steps)
+        return PrunedStep(sum(step.deleted for step in steps), last, not ahead)
+
+    async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
+        pages = await self._each(tenant, lambda store: store.prunes(tenant, limit=limit))
+        return sorted(itertools.chain(*pages), key=lambda prune: (prune.at, prune.id), reverse=True)[:limit]
+
+    async def tenants(self) -> list[str]:
+        told = await self._everywhere("tenants", lambda store: store.tenants())
+        return sorted(set(itertools.chain(*(tenants for _, tenants in told))))
+
+
+class AuditRoutes(Routing):
+    """The part of a router for auditors: a chain is where its job is, and says the same there."""
+
+    async def histories(self, tenant: str, *, after: int = 0, jobs: int) -> list[Chronicle]:
+        pages = await self._each(tenant, lambda store: store.histories(tenant, after=after, jobs=jobs))
+        return sorted(itertools.chain(*pages), key=lambda chronicle: chronicle.seq)[:jobs]
+
+    async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
+        """Where there are several shards, one after another; the place to go on from then names the shard."""
+
+        async def go(shards: list[Shard]) -> VerifiedPart:
+            if len(shards) == 1:
+                return await shards[0].run(lambda store: store.verify_part(tenant, after=after, jobs=jobs))
+            name, _, place = (after or "").rpartition("/")
+            shard = next((shard for shard in shards if shard.name == name), shards[0] if not name else None)
+            if shard is None:
+                raise chains.no_such_place(after or "")
+            part = await shard.run(lambda store: store.verify_part(tenant, after=place or None, jobs=jobs))
+            if part.next is not None:
+                return part._replace(next=f"{shard.name}/{part.next}")
+            rest = shards[shards.index(shard) + 1 :]
+            return part._replace(next=f"{rest[0].name}/" if rest else None)
+
+        return await self._routed(tenant, go)
+
+    async def verify(self, tenant: str | None = None) -> Verdict:
+        total = Verdict(0, 0, None)
+        for name in [tenant] if tenant is not None else await self._all_tenants():
+            for part in await self._each(name, partial(PostgresStore.verify, tenant=name)):
+                total = Verdict(total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad)
+        return total
+
+    async def head(self) -> str:
+        ends: list[tuple[str, str, bytes]] = []
+        for tenant in await self._all_tenants():
+            some = itertools.chain(*await self._each(tenant, partial(PostgresStore.chain_ends, tenant=tenant)))
+            ends += [(tenant, *end) for end in sorted(some)]
+        return chains.head(ends)
+
+    async def raise_epoch(self, above: int) -> int:
+        """The same epoch on all shards, higher than any of them had."""
+        raised = await self._all_shards(lambda store: store.raise_epoch(above))
+        epoch = max(raised.values())
+        for name, value in raised.items():
+            if value < epoch:
+                await self._shards[name].run(lambda store: store.raise_epoch(epoch - 1))
+        return epoch
+
+    async def _all_tenants(self) -> list[str]:
+        return sorted(set(itertools.chain(*(await self._all_shards(lambda store: store.tenants())).values())))
+
+
+class UpkeepRoutes(Routing):
+    """The part of a router that the clock asks: every shard on its own, so that none waits for another."""
+
+    async def join_lines(self, limit: int) -> int:
+        return await self._shared("join_lines", limit, lambda store, some: store.join_lines(some))
+
+    async def fold_tallies(self, rows: int, limit: int) -> int:
+        return await self._shared("fold_tallies", limit, lambda store, some: store.fold_tallies(rows, some))
+
+    async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
+        return await self._shared(
+            "forget_claims", limit, lambda store, some: store.forget_claims(older_than_seconds, some)
+        )
+
+    async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
+        return await self._shared(
+            "forget_workers", limit, lambda store, some: store.forget_workers(older_than_seconds, some)
+        )
+
+    async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
+        return await self._shared(
+            "forget_tokens", limit, lambda store, some: store.forget_tokens(older_than_seconds, some)
+        )
+
+    async def due_leases(self, limit: int) -> list[Due]:
+        return await self._due("due_leases", limit, lambda store: store.due_leases(limit))
+
+    async def due_deadlines(self, limit: int) -> list[Due]:
+        return await self._due("due_deadlines", limit, lambda store: store.due_deadlines(limit))
+
+    async def due_gates(self, limit: int) -> list[Due]:
+        return await self._due("due_gates", limit, lambda store: store.due_gates(limit))
+
+    async def due_orphans(self, limit: int) -> list[Orphan]:
+        return await self._due("due_orphans", limit, lambda store: store.due_orphans(limit))

@@ -1,0 +1,89 @@
+"""Webhooks over several shards: every shard of a tenant knows its subscriptions, and has an outbox of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from interlock.domain.webhook import (
+    Channel,
+    Delivery,
+    DeliveryFilter,
+    Dispatch,
+    NewSubscription,
+    Settlement,
+    Subscribed,
+    Subscription,
+)  # fmt: skip
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.routing import Routing
+from interlock.storage.shards.shard import Shard
+
+
+class ShardedOutbox(Routing):
+    """Who listens to what, and what is on its way to them, wherever it is."""
+
+    async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
+        return (await self._each(tenant, lambda store: store.outbox.subscribe(tenant, new)))[0]
+
+    async def subscriptions(self, tenant: str, *, before: str | None = None, limit: int) -> list[Subscription]:
+        return await self._home(tenant, lambda store: store.outbox.subscriptions(tenant, before=before, limit=limit))
+
+    async def subscription(self, tenant: str, id: str) -> Subscription | None:
+        return await self._home(tenant, lambda store: store.outbox.subscription(tenant, id))
+
+    async def unsubscribe(self, tenant: str, id: str) -> bool:
+        return any(await self._each(tenant, lambda store: store.outbox.unsubscribe(tenant, id)))
+
+    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
+        return (await self._each(tenant, lambda store: store.outbox.renew(tenant, id, expires_in_seconds)))[0]
+
+    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
+        return any(await self._each(tenant, lambda store: store.outbox.rotate(tenant, id, secret, keep_seconds)))
+
+    async def deliveries(self, tenant: str, filter: DeliveryFilter) -> list[Delivery]:
+        pages = await self._each(tenant, lambda store: store.outbox.deliveries(tenant, filter))
+        return sorted(itertools.chain(*pages), key=lambda delivery: delivery.id, reverse=True)[: filter.limit]
+
+    async def redeliver(self, tenant: str, id: str) -> Delivery | None:
+        return await self._first(tenant, lambda store: store.outbox.redeliver(tenant, id))
+
+    async def due_channels(self, limit: int) -> list[Channel]:
+        return await self._due("due_channels", limit, lambda store: store.outbox.due_channels(limit))
+
+    async def take(
+        self, tenant: str, wants: Sequence[tuple[str, int]], *, lease_seconds: float, fresh_secret: str
+    ) -> list[Dispatch]:
+        async def some(store: PostgresStore, left: Sequence[tuple[str, int]]) -> list[Dispatch]:
+            return await store.outbox.take(tenant, left, lease_seconds=lease_seconds, fresh_secret=fresh_secret)
+
+        async def go(shards: list[Shard]) -> list[Dispatch]:
+            taken: list[Dispatch] = []
+            for shard in shards:
+                had = Counter(dispatch.channel for dispatch in taken)
+                left = [(channel, most - had[channel]) for channel, most in wants if most > had[channel]]
+                if left:
+                    taken += await shard.run(partial(some, left=left))
+            return taken
+
+        return await self._routed(tenant, go)
+
+    async def give_back(self, tenant: str, id: str, grab: int, delay_seconds: float) -> None:
+        await self._each(tenant, lambda store: store.outbox.give_back(tenant, id, grab, delay_seconds))
+
+    async def settle(self, tenant: str, settlement: Settlement) -> bool:
+        return await self._first(tenant, lambda store: store.outbox.settle(tenant, settlement))
+
+    async def sweep_subscriptions(self, older_than_seconds: float, limit: int) -> int:
+        return await self._shared(
+            "sweep_subscriptions",
+            limit,
+            lambda store, some: store.outbox.sweep_subscriptions(older_than_seconds, some),
+        )
+
+    async def forget_deliveries(self, older_than_seconds: float, limit: int) -> int:
+        return await self._shared(
+            "forget_deliveries", limit, lambda store, some: store.outbox.forget_deliveries(older_than_seconds, some)
+        )

@@ -1,0 +1,39 @@
+"""A connection for whoever sets shards up or moves tenants between them: it may do what no verb offers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias, cast
+
+import asyncpg
+
+from interlock.errors import Forbidden, Unavailable
+from interlock.storage.postgres import ladder
+from interlock.storage.postgres.connection import Conn, prepare
+
+Owner: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+_MAY_COPY: Final = "select rolsuper from pg_roles where rolname = session_user"
+
+
+@asynccontextmanager
+async def owner(name: str, address: str, *, copies: bool = False) -> AsyncIterator[Owner]:
+    """Connected with all rights of the login; to copy rows as they are, past all triggers, it must be a superuser."""
+    try:
+        connection = await asyncpg.connect(address, timeout=10)
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        raise Unavailable(f"shard {name} cannot be reached: {error}") from error
+    try:
+        await prepare(connection)
+        await connection.execute("reset role")
+        await ladder.check(cast(Conn, connection))
+        if copies and not await connection.fetchval(_MAY_COPY):
+            raise Forbidden(f"tenants are moved by a superuser of both databases; connect to shard {name} as one")
+        yield connection
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Forbidden(f"shard {name}: {error}; connect with the owner's database URL") from error
+    except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
+        raise Unavailable(f"shard {name}: the connection broke; run the command again: {error}") from error
+    finally:
+        connection.terminate()

@@ -1,0 +1,170 @@
+"""Gates, progress, artifacts and tokens over several shards: each where its job is, tokens where their tenant lives."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from operator import attrgetter
+
+from interlock.domain.approval import Approval, Ballot, GateFilter, Mint
+from interlock.domain.artifact import Artifact, NewArtifact, Opening
+from interlock.domain.job import Refused
+from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
+from interlock.domain.token import NewToken, Sighting, Token
+from interlock.errors import Invalid
+from interlock.storage.shards.routing import Routing
+from interlock.storage.shards.shard import Shard
+
+
+class GateRoutes(Routing):
+    """The part of a router that keeps gates."""
+
+    async def decide(self, tenant: str, ballots: Sequence[Ballot]) -> list[Approval | Refused]:
+        return await self._by_job(
+            tenant, ballots, attrgetter("id"), lambda store, some: store.decide(tenant, some), find=self._gates
+        )
+
+    async def mint(self, tenant: str, mints: Sequence[Mint]) -> list[Approval | Refused]:
+        return await self._by_job(
+            tenant, mints, attrgetter("id"), lambda store, some: store.mint(tenant, some), find=self._gates
+        )
+
+    async def approvals(self, tenant: str, ids: Sequence[str]) -> list[Approval | None]:
+        return await self._by_job(tenant, ids, str, lambda store, some: store.approvals(tenant, some), find=self._gates)
+
+    async def find_approvals(self, tenant: str, filter: GateFilter) -> list[Approval]:
+        pages = await self._each(tenant, lambda store: store.find_approvals(tenant, filter))
+        newest = sorted(itertools.chain(*pages), key=lambda gate: (gate.opened_at, gate.id), reverse=True)
+        return newest[: filter.limit]
+
+    async def gate_of_token(self, sha256: bytes) -> tuple[str, str] | None:
+        return await self._search(lambda store: store.gate_of_token(sha256), lambda found: found[0])
+
+    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
+        found: dict[str, Approval] = {}
+        for some in await self._each(tenant, lambda store: store.decisions(tenant, job_ids)):
+            found |= some
+        return found
+
+    async def _gates(self, tenant: str, ids: Sequence[str], shards: Sequence[Shard]) -> dict[str, Shard]:
+        """Where gates are; the current shard answers for unknown ones."""
+        told = await asyncio.gather(*(shard.run(lambda store: store.approvals(tenant, ids)) for shard in shards))
+        places = dict.fromkeys(ids, shards[0])
+        for shard, some in zip(shards, told, strict=True):
+            places |= {gate.id: shard for gate in some if gate is not None}
+        return places
+
+
+class ProgressRoutes(Routing):
+    """The part of a router that keeps what workers leave behind."""
+
+    async def save_steps(self, tenant: str, steps: Sequence[Step]) -> list[StepRow | Refused]:
+        return await self._by_job(tenant, steps, attrgetter("id"), lambda store, some: store.save_steps(tenant, some))
+
+    async def steps(self, tenant: str, job_ids: Sequence[str], *, after: int = 0, limit: int) -> list[list[StepRow]]:
+        return await self._by_job(
+            tenant, job_ids, str, lambda store, some: store.steps(tenant, some, after=after, limit=limit)
+        )
+
+    async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        return await self._by_job(tenant, reports, attrgetter("id"), lambda store, some: store.add_events(tenant, some))
+
+    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int) -> list[EventRow]:
+        return await self._of_job(tenant, job_id, lambda store: store.events(tenant, job_id, after=after, limit=limit))
+
+    async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
+        return await self._routed(
+            tenant, lambda shards: _only(shards).run(lambda store: store.feed(tenant, after, limit=limit))
+        )
+
+    async def feed_end(self, tenant: str) -> Place:
+        return await self._routed(tenant, lambda shards: _only(shards).run(lambda store: store.feed_end(tenant)))
+
+    async def has_ended(self, tenant: str, job_id: str) -> bool | None:
+        return await self._of_job(tenant, job_id, lambda store: store.has_ended(tenant, job_id))
+
+
+class ArtifactRoutes(Routing):
+    """The part of a router that keeps what is known of artifacts."""
+
+    async def open_uploads(
+        self, tenant: str, openings: Sequence[Opening], *, quota: int | None
+    ) -> list[Refused | None]:
+        return await self._by_job(
+            tenant,
+            openings,
+            lambda opening: opening.holder.job_id,
+            lambda store, some: store.open_uploads(tenant, some, quota=quota),
+        )
+
+    async def show_artifacts(
+        self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
+    ) -> list[Artifact | Refused]:
+        return await self._by_job(
+            tenant,
+            items,
+            attrgetter("job_id"),
+            lambda store, some: store.show_artifacts(tenant, some, quota=quota, whole=whole),
+        )
+
+    async def abandon_objects(self, tenant: str, keys: Sequence[str]) -> None:
+        await self._each(tenant, lambda store: store.abandon_objects(tenant, keys))
+
+    async def artifact(self, tenant: str, job_id: str, artifact_id: str) -> Artifact | None:
+        return await self._of_job(tenant, job_id, lambda store: store.artifact(tenant, job_id, artifact_id))
+
+    async def artifact_home(self, tenant: str, artifact_id: str) -> str | None:
+        homes = await self._each(tenant, lambda store: store.artifact_home(tenant, artifact_id))
+        return next((home for home in homes if home is not None), None)
+
+    async def artifacts(
+        self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
+    ) -> list[Artifact]:
+        return await self._of_job(
+            tenant, job_id, lambda store: store.artifacts(tenant, job_id, before=before, limit=limit)
+        )
+
+    async def forget_artifacts(self, tenant: str, job_ids: Sequence[str]) -> int:
+        return sum(await self._each(tenant, lambda store: store.forget_artifacts(tenant, job_ids)))
+
+    async def artifact_bytes(self, tenant: str) -> int:
+        return sum(await self._each(tenant, lambda store: store.artifact_bytes(tenant)))
+
+    async def condemn_orphans(self, tenant: str, keys: Sequence[str]) -> list[str]:
+        return list(itertools.chain(*await self._each(tenant, lambda store: store.condemn_orphans(tenant, keys))))
+
+    async def drop_orphans(self, tenant: str, keys: Sequence[str]) -> int:
+        return sum(await self._each(tenant, lambda store: store.drop_orphans(tenant, keys)))
+
+
+class TokenRoutes(Routing):
+    """The part of a router that keeps tokens: on the shard that new jobs of the tenant go to."""
+
+    async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
+        return await self._home(tenant, lambda store: store.create_tokens(tenant, tokens))
+
+    async def find_token(self, hash: bytes) -> Sighting | None:
+        return await self._search(lambda store: store.find_token(hash), lambda sighting: sighting.token.tenant)
+
+    async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
+        return await self._home(tenant, lambda store: store.tokens(tenant, before=before, limit=limit))
+
+    async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
+        told = await self._each(tenant, lambda store: store.revoke_tokens(tenant, ids, actor=actor))
+        return [next((a for a in some if isinstance(a, Token)), some[0]) for some in zip(*told, strict=True)]
+
+    async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
+        return sum(
+            await self._each(
+                tenant, lambda store: store.touch_tokens(tenant, ids, older_than_seconds=older_than_seconds)
+            )
+        )
+
+
+def _only(shards: Sequence[Shard]) -> Shard:
+    if len(shards) > 1:
+        raise Invalid(
+            "the jobs of this tenant are on several shards, which have no common order; read each job's events"
+        )
+    return shards[0]

@@ -1,0 +1,95 @@
+"""Types, agents, counts and workers over several shards: set on all of them, counted together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final
+
+from interlock.domain.presence import Presence, Sighting
+from interlock.domain.registry import Agent, JobType, QueueStats, Registry
+from interlock.domain.why import Circumstances
+from interlock.storage.shards.routing import Routing
+
+_PAUSE: Final = ("paused_at", "paused_by", "pause_reason")
+
+
+class RegistryRoutes(Routing):
+    """The part of a router that knows what jobs are of and for, and who takes them."""
+
+    async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
+        await self._each(tenant, lambda store: store.pause(tenant, type, actor=actor, reason=reason))
+
+    async def registry(self, tenant: str) -> Registry:
+        return await self._home(tenant, lambda store: store.registry(tenant))
+
+    async def set_type(self, tenant: str, type: JobType) -> JobType:
+        return (await self._each(tenant, lambda store: store.set_type(tenant, type)))[0]
+
+    async def delete_type(self, tenant: str, name: str) -> bool:
+        return any(await self._each(tenant, lambda store: store.delete_type(tenant, name)))
+
+    async def set_agent(self, tenant: str, agent: Agent) -> Agent:
+        return (await self._each(tenant, lambda store: store.set_agent(tenant, agent)))[0]
+
+    async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
+        pages = await self._each(tenant, lambda store: store.agents(tenant, after, limit))
+        found = {(agent.kind, agent.id): agent for page in reversed(pages) for agent in page}
+        return [found[name] for name in sorted(found)][:limit] if len(pages) > 1 else pages[0]
+
+    async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]:
+        found: dict[tuple[str, str], Agent] = {}
+        for some in reversed(await self._each(tenant, lambda store: store.agents_named(tenant, names))):
+            found |= some
+        return found
+
+    async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:
+        return any(await self._each(tenant, lambda store: store.delete_agent(tenant, kind, id)))
+
+    async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
+        pages = await self._each(tenant, lambda store: store.stats(tenant, type))
+        if len(pages) == 1:
+            return pages[0]
+        by_type: dict[str, QueueStats] = {}
+        for stats in itertools.chain(*pages):
+            there = by_type.get(stats.type)
+            by_type[stats.type] = stats if there is None else together(there, stats)
+        return [by_type[name] for name in sorted(by_type)]
+
+    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
+        await self._each(tenant, lambda store: store.note_workers(tenant, sightings))
+
+    async def workers(self, tenant: str, *, after: str = "", limit: int) -> list[Presence]:
+        pages = await self._each(tenant, lambda store: store.workers(tenant, after=after, limit=limit))
+        if len(pages) == 1:
+            return pages[0]
+        by_name: dict[str, Presence] = {}
+        for worker in itertools.chain(*pages):
+            there = by_name.get(worker.name)
+            by_name[worker.name] = worker if there is None else _same_worker(there, worker)
+        return [by_name[name] for name in sorted(by_name)][:limit]
+
+    async def circumstances(self, tenant: str, job_id: str) -> Circumstances | None:
+        return await self._of_job(tenant, job_id, lambda store: store.circumstances(tenant, job_id))
+
+
+def together(one: QueueStats, other: QueueStats) -> QueueStats:
+    """The counts of one type on two shards, added up."""
+    values: dict[str, Any] = {}
+    for name in QueueStats._fields[1:]:
+        a, b = getattr(one, name), getattr(other, name)
+        if name == "oldest_ready_at":
+            values[name] = min((at for at in (a, b) if at is not None), default=None)
+        else:
+            values[name] = (b if a is None else a) if name in _PAUSE else a + b
+    return one._replace(**values)
+
+
+def _same_worker(one: Presence, other: Presence) -> Presence:
+    seen = max((one, other), key=lambda worker: worker.last_seen_at or 0)
+    firsts = [at for at in (one.first_seen_at, other.first_seen_at) if at is not None]
+    return seen._replace(
+        first_seen_at=min(firsts, default=None),
+        running=one.running + other.running,
+        job_ids=(*one.job_ids, *other.job_ids),
+    )

@@ -1,0 +1,95 @@
+"""A store over several databases: it knows where each tenant lives, and asks there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from interlock.domain.shards import ShardSupplier
+from interlock.errors import Error
+from interlock.storage.contract import Fitness, Outbox
+from interlock.storage.shards.jobs import JobRoutes
+from interlock.storage.shards.operations import AuditRoutes, OperationRoutes, UpkeepRoutes
+from interlock.storage.shards.outbox import ShardedOutbox
+from interlock.storage.shards.parts import ArtifactRoutes, GateRoutes, ProgressRoutes, TokenRoutes
+from interlock.storage.shards.registry import RegistryRoutes
+from interlock.storage.shards.shard import Shard
+from interlock.storage.signal import Signal
+
+
+class Router(
+    JobRoutes,
+    RegistryRoutes,
+    GateRoutes,
+    ProgressRoutes,
+    ArtifactRoutes,
+    TokenRoutes,
+    OperationRoutes,
+    AuditRoutes,
+    UpkeepRoutes,
+):
+    """Jobs on several shards. Any number of processes may use them; none of them leads."""
+
+    def __init__(self, shards: Sequence[Shard], supplier: ShardSupplier) -> None:
+        super().__init__(shards, supplier)
+        self._turn = itertools.count()
+        self._sharded_outbox = ShardedOutbox(shards, supplier)
+        self._ready = Signal()
+        self._told = Signal()
+        for shard in shards:
+            shard.when_open(lambda store: store.hear(ready=self._ready.fire, told=self._told.fire))
+
+    @property
+    def outbox(self) -> Outbox:
+        return self._sharded_outbox
+
+    async def now(self) -> int:
+        """The clock of the first shard that answers."""
+        failure: Error | None = None
+        for shard in self._shards.values():
+            try:
+                return await shard.run(lambda store: store.now())
+            except Error as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    async def unreachable(self) -> dict[str, str]:
+        told = await self._everywhere("unreachable", lambda store: store.now())
+        answering = {shard.name for shard, _ in told}
+        return {
+            name: shard.trouble or "it does not answer in time"
+            for name, shard in self._shards.items()
+            if name not in answering
+        }
+
+    def watch(self) -> asyncio.Event:
+        for shard in self._shards.values():
+            if shard.is_open:
+                shard.store.watch()  # from now on it listens to other processes, too
+        return self._ready.event()
+
+    def watch_events(self) -> asyncio.Event:
+        return self._told.event()
+
+    async def facts(self) -> dict[str, str]:
+        """What all shards say, and where they differ, which says what."""
+        told = await self._all_shards(lambda store: store.facts())
+        facts: dict[str, str] = {}
+        for name in next(iter(told.values())):
+            said: dict[str, list[str]] = {}
+            for shard, its in told.items():
+                said.setdefault(its[name], []).append(shard)
+            facts[name] = next(iter(said)) if len(said) == 1 else "; ".join(
+                f"{value} ({', '.join(shards)})" for value, shards in said.items()
+            )  # fmt: skip
+        return facts | {"shards": ", ".join(told)}
+
+    async def fitness(self) -> Fitness:
+        told = [one for _, one in await self._everywhere("fitness", lambda store: store.fitness())]
+        return Fitness(next((one.lacks for one in told if one.lacks), None), all(one.durable for one in told))
+
+    async def close(self) -> None:
+        await self._sharded_outbox.drop_late()
+        await self._stop()

@@ -1,0 +1,256 @@
+"""From a tenant, or an id, to the shards that are to be asked; the verbs of a router are built from these ways."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import isawaitable
+from typing import Any, Final, Protocol, TypeVar
+
+from interlock.domain.shards import ShardSupplier, birth_shard
+from interlock.errors import Error, Fatal, TenantMoved, Unavailable
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.directory import Directory
+from interlock.storage.shards.shard import Shard
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741 - an item
+A = TypeVar("A")
+D = TypeVar("D", bound="_OfTenant")
+Find = Callable[[str, Sequence[str], Sequence[Shard]], Awaitable[dict[str, Shard]]]
+
+# How long a call waits for a tenant that is just being moved, and a sweep for a shard that answers slowly.
+MOVE_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 0.25
+
+
+class _OfTenant(Protocol):
+    """What is found across tenants, and says whose it is."""
+
+    @property
+    def tenant(self) -> str: ...
+
+
+class Routing:
+    """Shards by name, and who lives where."""
+
+    def __init__(self, shards: Sequence[Shard], supplier: ShardSupplier) -> None:
+        self._shards: Mapping[str, Shard] = {shard.name: shard for shard in shards}
+        self._supplier = supplier
+        self._late: dict[tuple[str, str], asyncio.Task[Any]] = {}
+
+    async def homes(self, tenant: str, type: str | None = None) -> list[Shard]:
+        """The shards of a tenant, the one that new jobs go to first."""
+        current = self._supplier.current_shard(tenant, type)
+        first = await current if isawaitable(current) else current
+        every = self._supplier.queue_shards(tenant, type)
+        names = await every if isawaitable(every) else every
+        return [self._named(name) for name in dict.fromkeys((str(first), *names))]
+
+    def _named(self, name: str) -> Shard:
+        shard = self._shards.get(name)
+        if shard is None:
+            raise Unavailable(f"jobs are mapped to shard {name!r}, which the settings do not name")
+        return shard
+
+    async def _routed(self, tenant: str, go: Callable[[list[Shard]], Awaitable[T]], *, type: str | None = None) -> T:
+        """The answer of the tenant's shards, looked up again where the map was old or the tenant is on its way."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + MOVE_SECONDS
+        pause = 0.01
+        while True:
+            shards = await self.homes(tenant, type)
+            try:
+                return await go(shards)
+            except TenantMoved as error:
+                refused = error
+            if isinstance(self._supplier, Directory):
+                self._supplier.forget(tenant)
+            admitted = [await shard.run(lambda store: store.admit(tenant)) for shard in await self.homes(tenant, type)]
+            if any(admitted):
+                continue
+            if clock() > deadline:
+                raise refused
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _home(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]], *, type: str | None = None) -> T:
+        """The answer of the shard that new jobs go to."""
+        return await self._routed(tenant, lambda shards: shards[0].run(call), type=type)
+
+    async def _each(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[T]:
+        """The answers of all shards of a tenant, the current one's first."""
+        return await self._routed(tenant, lambda shards: asyncio.gather(*(shard.run(call) for shard in shards)))
+
+    async def _first(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
+        """The first answer that says something, or the last one."""
+
+        async def go(shards: list[Shard]) -> T:
+            for shard in shards[:-1]:
+                answer = await shard.run(call)
+                if answer:
+                    return answer
+            return await shards[-1].run(call)
+
+        return await self._routed(tenant, go)
+
+    async def _by_job(
+        self,
+        tenant: str,
+        items: Sequence[I],
+        id_of: Callable[[I], str],
+        call: Callable[[PostgresStore, Sequence[I]], Awaitable[Sequence[A]]],
+        *,
+        find: Find | None = None,
+    ) -> list[A]:
+        """The answers to items in their order, each from the shard of its job, or where `find` has found it."""
+
+        def on(shard: Shard, some: Sequence[I]) -> Awaitable[Sequence[A]]:
+            return shard.run(lambda store: call(store, some))
+
+        async def go(shards: list[Shard]) -> list[A]:
+            if len(shards) == 1:
+                return list(await on(shards[0], items))
+            where = await (find or self._where)(tenant, [id_of(item) for item in items], shards)
+            parts: dict[Shard, list[int]] = defaultdict(list)
+            for i, item in enumerate(items):
+                parts[where[id_of(item)]].append(i)
+            told = await asyncio.gather(*(on(shard, [items[i] for i in places]) for shard, places in parts.items()))
+            answers = {
+                i: answer
+                for places, some in zip(parts.values(), told, strict=True)
+                for i, answer in zip(places, some, strict=True)
+            }
+            return [answers[i] for i in range(len(items))]
+
+        return await self._routed(tenant, go)
+
+    async def _of_job(self, tenant: str, job_id: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
+        """The answer of the shard of one job."""
+
+        async def go(shards: list[Shard]) -> T:
+            shard = shards[0] if len(shards) == 1 else (await self._where(tenant, [job_id], shards))[job_id]
+            return await shard.run(call)
+
+        return await self._routed(tenant, go)
+
+    async def _where(self, tenant: str, ids: Sequence[str], shards: Sequence[Shard]) -> dict[str, Shard]:
+        """Where jobs are: first where they were born, then anywhere; the current shard answers for unknown ones."""
+        found: dict[str, Shard] = {}
+        by_number = {shard.no: shard for shard in shards}
+        guesses: dict[str, list[str]] = defaultdict(list)
+        for id in dict.fromkeys(ids):
+            guesses[by_number.get(birth_shard(id), shards[0]).name].append(id)
+
+        async def look(shard: Shard, some: Sequence[str]) -> None:
+            for holder in await shard.run(lambda store: store.holders(tenant, [], some)) if some else ():
+                found.setdefault(holder.id, shard)
+
+        await asyncio.gather(*(look(self._shards[name], some) for name, some in guesses.items()))
+        left = [id for id in dict.fromkeys(ids) if id not in found]
+        await asyncio.gather(*(look(shard, left) for shard in shards))
+        return {id: found.get(id, shards[0]) for id in ids}
+
+    async def _everywhere(self, verb: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[tuple[Shard, T]]:
+        """The answers of all shards that answer soon; one that does not is left behind, and stops no other."""
+        return await self._on_each(verb, dict.fromkeys(self._shards, call))
+
+    async def _on_each(
+        self, verb: str, calls: Mapping[str, Callable[[PostgresStore], Awaitable[T]]]
+    ) -> list[tuple[Shard, T]]:
+        tasks: dict[str, asyncio.Task[Any]] = {}
+        for name, shard in self._shards.items():
+            if (verb, name) not in self._late:
+                self._late[verb, name] = asyncio.ensure_future(shard.run(calls[name]))
+            tasks[name] = self._late[verb, name]
+        await asyncio.wait(tasks.values(), timeout=PATIENCE_SECONDS)
+        answers: list[tuple[Shard, T]] = []
+        failures: list[Exception] = []
+        for name, task in tasks.items():
+            if not task.done():
+                continue
+            self._late.pop((verb, name), None)
+            try:
+                answers.append((self._shards[name], task.result()))
+            except Fatal:
+                raise
+            except Error as error:
+                failures.append(error)
+        if failures and not answers:
+            raise failures[0]
+        return answers
+
+    async def _due(self, verb: str, limit: int, call: Callable[[PostgresStore], Awaitable[Sequence[D]]]) -> list[D]:
+        """What is due on any shard, in turn from each; a copy that is being made, or left behind, does not count."""
+        told = await self._everywhere(verb, call)
+        pairs = {(due.tenant, shard) for shard, found in told for due in found}
+        lives = dict(zip(pairs, await asyncio.gather(*(self._lives(*pair) for pair in pairs)), strict=True))
+        rows = itertools.zip_longest(
+            *([due for due in found if lives[due.tenant, shard]] for shard, found in told)
+        )  # fmt: skip
+        return list(dict.fromkeys(due for row in rows for due in row if due is not None))[:limit]
+
+    async def _shared(self, verb: str, limit: int, call: Callable[[PostgresStore, int], Awaitable[int]]) -> int:
+        """How many were swept on all shards together, each of which has a share of the limit."""
+
+        def of(share: int) -> Callable[[PostgresStore], Awaitable[int]]:
+            return lambda store: call(store, share)
+
+        count = len(self._shards)
+        calls = {name: of((limit + count - 1 - i) // count) for i, name in enumerate(self._shards)}
+        return sum(swept for _, swept in await self._on_each(verb, calls))
+
+    async def _search(
+        self, call: Callable[[PostgresStore], Awaitable[T | None]], whose: Callable[[T], str]
+    ) -> T | None:
+        """What one of the shards has for the tenant that lives there, as soon as it says so.
+
+        Where none has it and one did not answer, nobody can say that it does not exist.
+        """
+        asked: dict[asyncio.Future[T | None], Shard] = {
+            asyncio.ensure_future(shard.run(call)): shard for shard in self._shards.values()
+        }
+        failures: list[Unavailable] = []
+        waiting = set(asked)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    try:
+                        found = task.result()
+                    except Unavailable as error:
+                        failures.append(error)
+                        continue
+                    if found is not None and await self._lives(whose(found), asked[task]):
+                        return found
+        finally:
+            for task in waiting:
+                task.cancel()
+        if failures:
+            raise failures[0]
+        return None
+
+    async def _all_shards(self, call: Callable[[PostgresStore], Awaitable[T]]) -> dict[str, T]:
+        """The answers of all shards, or none."""
+        told = await asyncio.gather(*(shard.run(call) for shard in self._shards.values()))
+        return dict(zip(self._shards, told, strict=True))
+
+    async def _lives(self, tenant: str, shard: Shard) -> bool:
+        """Whether a tenant lives on a shard; a copy that is being made, or left behind, does not count."""
+        return shard in await self.homes(tenant)
+
+    async def drop_late(self) -> None:
+        """Wait no longer for shards that were left behind."""
+        late, self._late = list(self._late.values()), {}
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _stop(self) -> None:
+        await self.drop_late()
+        await asyncio.gather(*(shard.close() for shard in self._shards.values()))

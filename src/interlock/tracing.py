@@ -1,0 +1,119 @@
+"""Spans for OpenTelemetry. Without the extra `otel`, or where nobody has set it up, nothing is done and nothing costs.
+
+A program that has set OpenTelemetry up itself gets our spans among its own; the command line sets it up from OTEL_*.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from interlock.errors import Invalid
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+Kind = Literal["server", "client", "producer", "consumer"]
+_EXPORTERS: Final = "opentelemetry_traces_exporter"
+
+
+@contextmanager
+def span(
+    name: str, kind: Kind, *, parent: str | None = None, attributes: Mapping[str, Any] | None = None
+) -> Iterator[Span | None]:
+    """A span for a block, under the one that `parent` (a traceparent) names or else the current one; None if off."""
+    tracer = _tracer()
+    if tracer is None:
+        yield None
+        return
+    from opentelemetry import trace
+
+    with tracer.start_as_current_span(
+        name,
+        context=None if parent is None else _propagator().extract({"traceparent": parent}),
+        kind=trace.SpanKind[kind.upper()],
+        attributes=dict(attributes or {}),
+    ) as begun:
+        yield begun
+
+
+def is_on() -> bool:
+    """Whether spans go anywhere."""
+    return _tracer() is not None
+
+
+def traceparent() -> str | None:
+    """The current span as W3C trace context, if there is one."""
+    if _tracer() is None:
+        return None
+    carrier: dict[str, str] = {}
+    _propagator().inject(carrier)
+    return carrier.get("traceparent")
+
+
+def configure() -> None:
+    """Send spans where the OTEL_* variables say; without any of them nothing is set up."""
+    named = os.environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if _names_a_collector() else "none")
+    if named == "none" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return
+    try:
+        from opentelemetry import trace
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise Invalid("OTEL_* variables ask for traces: install interlock[otel]", pointer="/otel") from None
+    provider = TracerProvider(resource=Resource.create({} if _names_the_service() else {"service.name": "interlock"}))
+    for name in named.split(","):
+        provider.add_span_processor(BatchSpanProcessor(_exporter(name.strip())))
+    trace.set_tracer_provider(provider)
+
+
+def _exporter(name: str) -> Any:
+    # One that is called otlp stands for a way of sending, which another variable chooses.
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    wanted = f"otlp_proto_{'grpc' if protocol == 'grpc' else 'http'}" if name == "otlp" else name
+    found = next(iter(entry_points(group=_EXPORTERS, name=wanted)), None)
+    if found is None:
+        raise Invalid(
+            f"OTEL_TRACES_EXPORTER asks for {name}, and no package here brings it; for otlp install "
+            "opentelemetry-exporter-otlp",
+            pointer="/otel",
+        )
+    return found.load()()
+
+
+def _names_a_collector() -> bool:
+    return any(os.environ.get(f"OTEL_EXPORTER_OTLP_{middle}ENDPOINT") for middle in ("", "TRACES_"))
+
+
+def _names_the_service() -> bool:
+    return bool(os.environ.get("OTEL_SERVICE_NAME")) or "service.name=" in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+
+
+def _propagator() -> TraceContextTextMapPropagator:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator()
+
+
+def _provider() -> TracerProvider | None:
+    """Whoever makes spans in this process, if anybody does; nobody can who has not imported OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, trace.ProxyTracerProvider) else provider
+
+
+def _tracer() -> Tracer | None:
+    provider = _provider()
+    return None if provider is None else provider.get_tracer("interlock")

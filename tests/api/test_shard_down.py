@@ -1,0 +1,51 @@
+"""A service over two shards, one of which is out of reach: its tenants are told to come back, all others are served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from interlock.api.options import Options
+from interlock.storage.shards.opening import open_router
+from tests.api.rig import Api, problem, serving
+from tests.support.eventually import eventually
+from tests.support.postgres import Postgres
+from tests.support.shards import copied_shards, resident, wire_to
+from tests.support.stores import APP_LOGIN, ManualClock
+
+
+@pytest.fixture
+def addresses(postgres: Postgres) -> Iterator[dict[str, str]]:
+    with copied_shards(postgres) as databases:
+        yield {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
+
+
+async def test_requests_for_a_shard_that_is_down_get_503_and_readiness_names_it(
+    addresses: dict[str, str], clock: ManualClock
+) -> None:
+    async with wire_to(addresses["b"]) as (wire, near):
+        router = await open_router({**addresses, "b": near}, size=2, clock=clock)
+        async with serving(router, clock, Options(auth=True, tenant=resident("a", "here"))) as guarded:
+            here = await guarded.as_role("admin", "produce", "read")
+            there = await guarded.as_role("admin", "produce", "read", tenant=resident("b", "there"))
+            await there.enqueue()
+            assert (await guarded.get("/readyz")).json()["status"] == "ok"
+            wire.cut()
+            await eventually(lambda: _degraded(guarded), within=60)
+            assert (await guarded.get("/readyz")).json()["unreachable"] == ["b"]
+            refused = problem(await there.post("/v1/jobs", {"type": "work"}), 503, "unavailable")
+            assert "shard b" in refused["detail"]
+            await here.enqueue()
+            assert len(here.ok(await here.get("/v1/jobs"))["items"]) == 1
+            wire.mend()
+            await eventually(lambda: _ready(guarded), within=60)
+            assert len(there.ok(await there.get("/v1/jobs"))["items"]) == 1
+
+
+async def _degraded(api: Api) -> bool:
+    return bool((await api.get("/readyz")).json()["status"] == "degraded")
+
+
+async def _ready(api: Api) -> bool:
+    return bool((await api.get("/readyz")).json()["status"] == "ok")

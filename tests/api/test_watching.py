@@ -1,0 +1,104 @@
+"""What operators watch: readiness, and the numbers for a scraper."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.api.metrics import MOST_TYPES, Metrics
+from interlock.domain.principal import ROLES, Principal, user
+from interlock.domain.registry import QueueStats
+from interlock.domain.webhook import DeliveryFilter, DeliveryStatus, Outcome, Settlement
+from interlock.engine.webhooks import SubscriptionRequest
+from interlock.storage.contract import Fitness
+from tests.api.rig import Api, problem
+
+
+def value(text: str, series: str) -> float:
+    """The value of one series of a scrape."""
+    (found,) = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(f"{series} ")]
+    return float(found)
+
+
+async def test_a_service_whose_database_fits_is_ready(api: Api) -> None:
+    assert (await api.get("/readyz")).json() == {"status": "ok", "durability": "full"}
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+async def test_an_old_schema_is_not_ready_and_relaxed_durability_is_told(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def old() -> Fitness:
+        return Fitness("0099_later", True)
+
+    async def relaxed() -> Fitness:
+        return Fitness(None, False)
+
+    monkeypatch.setattr(api.engine.store, "fitness", old, raising=False)
+    problem(await api.get("/readyz"), 503, "unavailable")
+    monkeypatch.setattr(api.engine.store, "fitness", relaxed, raising=False)
+    assert (await api.get("/readyz")).json() == {"status": "ok", "durability": "relaxed"}
+
+
+async def test_the_numbers_tell_what_became_of_jobs(api: Api) -> None:
+    for _ in range(4):
+        await api.enqueue()
+    await api.enqueue(type="later", delay_seconds=60)
+    key = {"type": "work", "idempotency_key": "k"}
+    await api.post("/v1/jobs", key)
+    await api.post("/v1/jobs", key)
+    done, failed, _lost = await api.claim(limit=3)
+    await api.post(f"/v1/jobs/{done['id']}/complete", {"fence": done["lease"]["fence"]})
+    body = {"fence": failed["lease"]["fence"], "error": {"message": "no"}, "retryable": False}
+    await api.post(f"/v1/jobs/{failed['id']}/fail", body)
+    await api.post(f"/v1/jobs/{failed['id']}/complete", {"fence": failed["lease"]["fence"]})
+    api.clock.advance(61)
+    await api.engine.upkeep.sweep()
+    text = (await api.get("/metrics")).text
+    assert value(text, "interlock_jobs_enqueued_total") == 6
+    assert value(text, "interlock_jobs_claimed_total") == 3
+    assert value(text, 'interlock_jobs_moved_total{status="succeeded",verb="complete"}') == 1
+    assert value(text, 'interlock_jobs_moved_total{status="failed",verb="fail"}') == 1
+    assert value(text, 'interlock_jobs_moved_total{status="retry",verb="expire"}') == 1
+    assert value(text, 'interlock_orders_refused_total{code="already_finished",verb="complete"}') == 1
+    assert value(text, 'interlock_queue_jobs{at="ready",type="later"}') == 1
+    assert value(text, 'interlock_queue_jobs{at="ready",type="work"}') == 3
+    assert value(text, 'interlock_queue_oldest_ready_seconds{type="work"}') == 61
+    assert value(text, 'interlock_batched_calls_total{verb="enqueue"}') == 7
+    assert value(text, 'interlock_batches_total{verb="enqueue"}') >= 1
+
+
+async def test_the_numbers_tell_what_became_of_deliveries(api: Api) -> None:
+    who = Principal(api.tenant, user("test"), ROLES)
+    wanted = SubscriptionRequest(url="https://example.com/hook", events=["job.cancelled"])
+    subscription = (await api.engine.webhooks.subscribe(who, wanted)).subscription
+    job = await api.enqueue()
+    await api.post(f"/v1/jobs/{job['id']}/cancel")
+    outbox = api.engine.store.outbox
+    (channel,) = await outbox.due_channels(10)
+    (taken,) = await outbox.take(
+        api.tenant, [(channel.channel, 1)], lease_seconds=30, fresh_secret="whsec_bm90IHVzZWQgaGVyZQ=="
+    )
+    settled = Settlement(taken.id, taken.grab, Outcome(DeliveryStatus.DELIVERED), 200, None)
+    assert await outbox.settle(api.tenant, settled)
+    assert not await outbox.settle(api.tenant, settled)
+    assert value((await api.get("/metrics")).text, 'interlock_webhook_tries_total{status="delivered"}') == 1
+    (delivery,) = await outbox.deliveries(api.tenant, DeliveryFilter(subscription_id=subscription.id))
+    assert delivery.status == "delivered"
+
+
+async def test_a_scraper_sees_the_queues_of_its_own_tenant_only(guarded: Api) -> None:
+    ours, theirs = await guarded.as_role("operate", "produce"), await guarded.as_role("produce", tenant="others")
+    await ours.enqueue(type="ours")
+    await theirs.enqueue(type="theirs")
+    text = (await ours.get("/metrics")).text
+    assert 'type="ours"' in text
+    assert "theirs" not in text
+
+
+def test_however_many_types_there_are_the_labels_stay_few() -> None:
+    queues = [QueueStats(f"t{i:03}", ready=1000 - i) for i in range(MOST_TYPES + 5)]
+    text = Metrics.of_queues(queues, now=0).decode()
+    assert text.count('at="ready"') == MOST_TYPES + 1
+    assert value(text, 'interlock_queue_jobs{at="ready",type=""}') == sum(
+        1000 - i for i in range(MOST_TYPES, MOST_TYPES + 5)
+    )

@@ -1,0 +1,250 @@
+"""A tenant on another shard is the same tenant: everything that was there is, and goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from interlock.domain.job import Enqueued, Filter
+from interlock.domain.progress import SMALLEST_ID, Place
+from interlock.domain.registry import Agent, JobType
+from interlock.domain.token import NewToken
+from interlock.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved
+from interlock.storage.contract import Terms
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.copying import CopyDiffers
+from interlock.storage.shards.move import Moved, Mover
+from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.router import Router
+from interlock.wire import new_id
+from tests.contract.builders import Desk, beat, complete, fail, new_job
+from tests.contract.gates import ballot, decided, waiting
+from tests.contract.progress import event, keep, report, step, tell
+from tests.contract.test_prune import prune
+from tests.contract.webhooks import heard, listen
+from tests.support.eventually import eventually
+from tests.support.postgres import Postgres
+from tests.support.shards import resident
+from tests.support.stores import APP_LOGIN, ManualClock
+
+START = Place(0, 0, SMALLEST_ID, 0)
+
+
+class Stop(Exception):
+    """Ends a move at a point, as if the mover had died there."""
+
+
+@pytest.fixture
+def owners(shards: dict[str, str], postgres: Postgres) -> dict[str, str]:
+    return {name: postgres.dsn(database) for name, database in shards.items()}
+
+
+@pytest.fixture
+def addresses(shards: dict[str, str], postgres: Postgres) -> dict[str, str]:
+    return {name: postgres.dsn(database, user=APP_LOGIN) for name, database in shards.items()}
+
+
+@pytest.fixture
+async def desk(addresses: dict[str, str], clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+    """A tenant that lives on shard a, through a router that hardly remembers."""
+    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    try:
+        yield Desk(router, resident("a", tenant), clock)
+    finally:
+        await router.close()
+
+
+async def move(owners: dict[str, str], desk: Desk, target: str, *, until: str | None = None) -> Moved:
+    def at(point: str) -> None:
+        if point == until:
+            raise Stop
+
+    return await Mover(owners, stale_seconds=0.02, step=2, at=at).move(desk.tenant, target)
+
+
+async def home_of(desk: Desk) -> str:
+    assert isinstance(desk.store, Router)
+    (shard,) = await desk.store.homes(desk.tenant)
+    return shard.name
+
+
+async def test_everything_a_tenant_has_comes_along_and_goes_on(desk: Desk, owners: dict[str, str]) -> None:
+    store, tenant = desk.store, desk.tenant
+    await store.set_agent(tenant, Agent("planner", "one", max_concurrency=1))
+    await store.set_type(tenant, JobType("work", schema="{}"))
+    terms = Terms(registry=(await store.registry(tenant)).version)
+    jobs = [new_job(idempotency_key=f"k{i}", body_sha256=b"x", agent_kind="planner", agent_id="one") for i in range(3)]
+    born = [answer.id for answer in await store.enqueue(tenant, jobs, terms=terms) if isinstance(answer, Enqueued)]
+    (held,) = await desk.claim(limit=5, lease_seconds=600)
+    await keep(desk, step(held))
+    assert await tell(desk, report(held, event("one"))) == (1,)
+    await eventually(lambda: _fed(desk, START, ["one"]))
+    place = (await store.feed(tenant, START, limit=10))[-1].place
+    others = [new_job(type="other"), new_job(type="other")]
+    await store.enqueue(tenant, others, terms=terms)
+    asking, ended = await desk.claim(limit=2, types=frozenset({"other"}))
+    _, gate = await waiting(desk, job=asking)
+    await desk.do(complete(ended, result='"done"'))
+    await listen(desk, "job.succeeded")
+    hash = hashlib.sha256(tenant.encode()).digest()
+    await store.create_tokens(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
+    before = {job.id: await desk.trace(job.id) for job in await store.find(tenant, Filter())}
+    stats, head = await store.stats(tenant), await store.head()
+
+    assert await home_of(desk) == "a"
+    moved = await move(owners, desk, "b")
+    assert moved == (tenant, "a", "b", 5, sum(job.version for job, _ in before.values()))
+    assert await home_of(desk) == "b"
+
+    assert {id: await desk.trace(id) for id in before} == before
+    assert await store.stats(tenant) == stats
+    assert await store.head() == head
+    await desk.verify()
+    again = await store.enqueue(tenant, [job._replace(id=new_id()) for job in jobs], terms=terms)
+    assert [(a.id, a.replayed) for a in again if isinstance(a, Enqueued)] == [(id, True) for id in born]
+    assert await store.find_token(hash) is not None
+    assert (await desk.heartbeat(beat(held)))[0].cancel_requested is False
+    assert await desk.claim(types=frozenset({"work"})) == []  # the only place of the agent is taken
+    assert await tell(desk, report(held, event("two"))) == (2,)
+    await eventually(lambda: _fed(desk, place, ["two"]))
+    await decided(desk, ballot(gate))
+    await desk.do(complete(held))
+    assert await heard(desk) == ["job.succeeded"]
+    (next_one,) = await desk.claim(types=frozenset({"work"}))
+    assert next_one.id == born[1]
+    (newest,) = await store.enqueue(tenant, [new_job()], terms=terms)
+    assert isinstance(newest, Enqueued)
+    assert newest.seq > max(job.seq for job, _ in before.values())
+    await desk.verify()
+
+
+async def test_a_tenant_that_comes_back_is_at_home_again(desk: Desk, owners: dict[str, str]) -> None:
+    ids = [await desk.add() for _ in range(5)]
+    for target in ("b", "a", "b"):
+        await move(owners, desk, target)
+        ids.append(await desk.add(affinity_key=target))
+        (job,) = await desk.claim()
+        await desk.do(complete(job))
+    assert sorted(job.id for job in await desk.store.find(desk.tenant, Filter())) == sorted(ids)
+    await desk.verify()
+    assert (await move(owners, desk, "b")).jobs == 0
+
+
+async def test_a_router_with_an_old_map_is_refused_and_looks_again(
+    desk: Desk, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
+) -> None:
+    stale = await open_router(addresses, size=2, clock=clock, fresh_seconds=1e9)
+    try:
+        beside = Desk(stale, desk.tenant, clock)
+        first = await beside.add(idempotency_key="k")
+        await move(owners, desk, "b")
+        (again,) = await stale.enqueue(desk.tenant, [new_job(idempotency_key="k")])
+        assert isinstance(again, Enqueued)
+        assert (again.id, again.replayed) == (first, True)
+        assert [job.id for job in await beside.claim(limit=2)] == [first]
+        assert await home_of(beside) == "b"
+    finally:
+        await stale.close()
+
+
+async def test_a_transaction_that_sees_the_past_cannot_add_a_job_where_the_tenant_was(
+    desk: Desk, owners: dict[str, str], addresses: dict[str, str]
+) -> None:
+    await desk.add()
+    connection = await asyncpg.connect(addresses["a"])
+    alone = await PostgresStore.open(addresses["a"], size=1)
+    try:
+        await connection.execute("begin isolation level repeatable read")
+        assert await connection.fetchval("select 1 from pg_class limit 1") == 1  # the past begins here
+        await move(owners, desk, "b")
+        with pytest.raises((asyncpg.SerializationError, TenantMoved)):
+            await alone.enqueue_within(connection, desk.tenant, [new_job()])
+    finally:
+        await alone.close()
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    "point", ["noted", "leaving", "copied job", "step", "counted", "arrived", "gone", "switched", "cleared job"]
+)
+async def test_a_move_that_was_interrupted_is_finished_by_the_next(
+    desk: Desk, owners: dict[str, str], point: str
+) -> None:
+    held, *ended = [await desk.running() for _ in range(4)]
+    for job in ended:
+        await desk.do(complete(job))
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until=point)
+    if point not in ("gone", "switched", "cleared job"):
+        # Until the old shard lets go, the tenant lives there as if nothing had happened.
+        assert await home_of(desk) == "a"
+        await desk.do(fail(held, retryable=False))
+        await desk.add()
+    await move(owners, desk, "b")
+    assert await home_of(desk) == "b"
+    assert len(await desk.store.find(desk.tenant, Filter())) == 4 + (point not in ("gone", "switched", "cleared job"))
+    await desk.verify()
+    assert (await move(owners, desk, "a"))[1:3] == ("b", "a")
+    await desk.verify()
+
+
+async def test_jobs_are_not_deleted_while_their_tenant_is_copied(
+    desk: Desk, owners: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.storage.shards.routing.MOVE_SECONDS", 0.0)
+    await desk.do(complete(await desk.running()))
+    desk.clock.advance(8 * 86_400)
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until="leaving")
+    with pytest.raises(TenantMoved):
+        await prune(desk)
+    await move(owners, desk, "b")
+    assert (await prune(desk)).deleted == 1
+
+
+async def test_a_history_that_does_not_verify_is_not_moved(desk: Desk, owners: dict[str, str]) -> None:
+    ended = await desk.running()
+    await desk.do(complete(ended))
+    connection = await asyncpg.connect(owners["a"])
+    try:
+        await connection.execute("set session_replication_role = replica")
+        await connection.execute(
+            "update interlock.job_history set actor = 'user:mallory' where tenant = $1 and version = 2", desk.tenant
+        )
+    finally:
+        await connection.close()
+    with pytest.raises(CopyDiffers, match="the hash does not fit"):
+        await move(owners, desk, "b")
+    assert await home_of(desk) == "a"
+    assert await desk.job(ended.id)
+
+
+async def test_who_may_move_whom_where(desk: Desk, owners: dict[str, str], addresses: dict[str, str]) -> None:
+    await desk.add()
+    with pytest.raises(Forbidden, match="superuser"):
+        await Mover(addresses).move(desk.tenant, "b")
+    with pytest.raises(Invalid, match="no shard 'z'"):
+        await move(owners, desk, "z")
+    with pytest.raises(NotFound):
+        await Mover(owners).move("nobody was ever called so", "b")
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until="noted")
+    with pytest.raises(Conflict, match="on its way to shard 'b'"):
+        await Mover({**owners, "c": owners["b"]}).move(desk.tenant, "c")
+    await move(owners, desk, "b")
+
+
+async def test_one_tenant_is_moved_by_one_mover_at_a_time(desk: Desk, owners: dict[str, str]) -> None:
+    await desk.add()
+    outcomes = await asyncio.gather(*(move(owners, desk, "b") for _ in range(3)), return_exceptions=True)
+    assert [isinstance(one, Moved) for one in outcomes].count(True) >= 1
+    assert all(isinstance(one, (Moved, Conflict)) for one in outcomes), outcomes
+    assert await home_of(desk) == "b"
+
+
+async def _fed(desk: Desk, after: Place, messages: list[str]) -> bool:
+    return [fed.event.message for fed in await desk.store.feed(desk.tenant, after, limit=10)] == messages

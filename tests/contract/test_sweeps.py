@@ -1,0 +1,109 @@
+"""What the clock has ended is found for every tenant, and tenants that have nothing of the kind cost nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Final
+
+import apsw
+import pytest
+
+from interlock.domain.lifecycle import Status
+from interlock.domain.principal import local
+from interlock.engine.engine import Engine
+from interlock.engine.upkeep import Upkeep
+from interlock.storage.sqlite.store import SQLiteStore
+from interlock.storage.statements import load
+from interlock.wire import job_request
+from tests.contract.builders import Desk, ask
+from tests.contract.doors import Door
+from tests.contract.gates import waiting
+
+SWEEPS: Final = (
+    ("read.sql", "due_leases"),
+    ("read.sql", "due_deadlines"),
+    ("approvals.sql", "due"),
+    ("moves.sql", "tenants_with_due_lines"),
+)
+
+
+async def test_sweeps_find_what_is_due_of_every_tenant(desk: Desk, rival: Desk) -> None:
+    due: dict[str, set[str]] = {"due_leases": set(), "due_deadlines": set(), "due_gates": set()}
+    for of in (desk, rival):
+        for _ in range(2):
+            due["due_gates"].add((await waiting(of, expires_in_seconds=5.0))[0].id)
+        for _ in range(2):
+            due["due_deadlines"].add(await of.add(type="late", deadline=of.clock.now + 5_000_000))
+        await of.add(type="held")
+        await of.add(type="held")
+        held = await of.store.claim(of.tenant, ask(types=frozenset({"held"}), limit=2, lease_seconds=5.0))
+        due["due_leases"] |= {job.id for job in held}
+        await of.add(type="waits")
+    tenants = {desk.tenant, rival.tenant}
+    for sweep, ids in due.items():
+        found = await getattr(desk.store, sweep)(10_000)
+        assert not [item for item in found if item.tenant in tenants]
+        assert len(ids) == 4
+    desk.clock.advance(5)
+    for sweep, ids in due.items():
+        found = await getattr(desk.store, sweep)(10_000)
+        assert {item.job_id for item in found if item.tenant in tenants} == ids, sweep
+        assert 0 < len(await getattr(desk.store, sweep)(1)) < len(ids)
+
+
+async def test_a_row_that_was_broken_by_hand_stops_no_other(desk: Desk, door: Door) -> None:
+    jobs = [await desk.running(lease_seconds=5.0) for _ in range(5)]
+    await door.without_rules()
+    where = "job_id = $1" if door.engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
+    await door.run(f"DELETE FROM job_history WHERE {where}", jobs[2].id)
+    desk.clock.advance(5)
+    upkeep = Upkeep(desk.store)
+    for _ in range(2):  # it is found again every time, and passed over every time
+        async with asyncio.timeout(60):
+            await upkeep.sweep()
+    after = [(await desk.job(job.id)).status for job in jobs]
+    assert [status for i, status in enumerate(after) if i != 2] == [Status.RETRY] * 4
+
+
+async def test_on_sqlite_upkeep_of_an_idle_file_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "idle.db"
+    engine = Engine(await SQLiteStore.open(str(path)), retention_days=1)
+    try:
+        await engine.jobs.enqueue(local("acme"), job_request({"type": "t"}))
+        for chore in engine.upkeep.chores:
+            await chore.run()
+        before = [file.read_bytes() for file in (path, path.with_name("idle.db-wal"))]
+        for _ in range(2):
+            for chore in engine.upkeep.chores:
+                await chore.run()
+        assert [file.read_bytes() for file in (path, path.with_name("idle.db-wal"))] == before
+    finally:
+        await engine.close()
+
+
+def machine_steps(db: apsw.Connection, statement: str) -> int:
+    """How many steps SQLite's machine takes to find nothing."""
+    steps = itertools.count()
+    db.set_progress_handler(lambda: next(steps) < 0, 1)
+    assert db.execute(statement, {"now": 1 << 60, "limit": 500}).fetchall() == []
+    db.set_progress_handler(None)
+    return next(steps)
+
+
+@pytest.mark.parametrize(("file", "name"), SWEEPS, ids=[name for _, name in SWEEPS])
+async def test_on_sqlite_idle_tenants_are_not_looked_at(tmp_path: Path, file: str, name: str) -> None:
+    path = str(tmp_path / "idle.db")
+    await (await SQLiteStore.open(path)).close()
+    statement = load("interlock.storage.sqlite", file)[name]
+    db = apsw.Connection(path)
+    try:
+        steps: list[int] = []
+        for count in (1, 2000):
+            tenants = [(f"tenant {count} {n}",) for n in range(count)]
+            db.executemany("INSERT INTO tenant (tenant, next_seq) VALUES (?, 1)", tenants)
+            steps.append(machine_steps(db, statement))
+        assert 0 < steps[0] == steps[1]
+    finally:
+        db.close()

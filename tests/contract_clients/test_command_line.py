@@ -1,0 +1,55 @@
+"""What the command line follows on a server: the events of all jobs, as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from interlock import wire
+from interlock.cli.remote.jobs import RemoteProgress
+from interlock.cli.remote.line import Line
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.domain.progress import Event, EventRow, Level, Report
+from interlock.errors import Unauthenticated
+from tests.api.rig import Api
+from tests.support.eventually import eventually
+
+
+async def test_events_of_all_jobs_are_followed_through_a_server(api: Api, tenant: str) -> None:
+    await api.engine.jobs.enqueue(local(tenant), wire.job_request({"type": "t"}))
+    (job,) = await api.engine.leases.claim(tenant, ClaimAsk("w"))
+    line = Line(api.url, None)
+    heard: list[EventRow] = []
+
+    async def follow() -> None:
+        progress = RemoteProgress(line)
+        async for page in progress.follow(tenant, await progress.feed_end(tenant)):
+            heard.extend(fed.event for fed in page)
+
+    async def something_is_heard() -> bool:
+        """What was told before the stream was open is not part of it, so it is told until it is heard."""
+        event = Event(wire.new_id(), Level.INFO, "going on", None)
+        await api.engine.progress.reports(tenant, [Report(job.id, job.fence, "w", (event,))])
+        return bool(heard)
+
+    following = asyncio.create_task(follow())
+    try:
+        await eventually(something_is_heard, within=60)
+        assert {(row.job_id, row.message) for row in heard} == {(job.id, "going on")}
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        await line.close()
+
+
+async def test_a_stream_that_is_refused_says_why(guarded: Api, tenant: str) -> None:
+    line = Line(guarded.url, "nobody's")
+    progress = RemoteProgress(line)
+    start = await progress.feed_end(tenant)
+    with pytest.raises(Unauthenticated):
+        await anext(progress.follow(tenant, start))
+    await line.close()

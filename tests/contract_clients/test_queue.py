@@ -1,0 +1,98 @@
+"""Just a queue, over HTTP: the same as in process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import interlock
+from interlock.domain.lifecycle import Status
+from interlock.domain.principal import local
+from interlock.errors import Forbidden, LeaseLost
+from interlock.sdk.queue import Item
+from tests.api.rig import Api
+from tests.contract_clients.test_app import token_for
+
+
+async def pop(queue: interlock.Queue) -> Item:
+    item = await queue.pop(wait=60)
+    assert item is not None
+    return item
+
+
+async def status(api: Api, tenant: str, id: str) -> Status:
+    return (await api.engine.reads.job(tenant, id)).status
+
+
+async def test_values_go_in_and_come_out_through_a_server(api: Api, tenant: str) -> None:
+    queue = interlock.Queue("mail", api.url)
+    first, second = await queue.push_many([{"to": "ada"}, ["any", 1, None]])
+    urgent = await queue.push("urgent", priority=5)
+    popped = [await pop(queue), *await queue.pop_many(10)]
+    assert [(item.id, item.payload) for item in popped] == [
+        (urgent, "urgent"),
+        (first, {"to": "ada"}),
+        (second, ["any", 1, None]),
+    ]
+    assert (await queue.size(), await queue.pop()) == (0, None)
+    await popped[0].ack({"sent": True})
+    await popped[1].nack("nobody there", after=3600)
+    await popped[2].put_back()
+    found = [await status(api, tenant, item.id) for item in popped]
+    assert found == [Status.SUCCEEDED, Status.RETRY, Status.QUEUED]
+    assert (await pop(queue)).attempt == 1
+    await queue.close()
+
+
+async def test_a_block_settles_what_it_popped(api: Api, tenant: str) -> None:
+    queue = interlock.Queue("mail", api.url)
+    id = await queue.push("good")
+    async with queue.popped() as item:
+        assert item is not None
+    assert await status(api, tenant, id) is Status.SUCCEEDED
+    id = await queue.push("bad")
+    with pytest.raises(ZeroDivisionError):
+        async with queue.popped():
+            raise ZeroDivisionError
+    assert await status(api, tenant, id) is Status.RETRY
+    await queue.close()
+
+
+async def test_whoever_lost_an_item_cannot_acknowledge_it(api: Api, tenant: str) -> None:
+    queue = interlock.Queue("mail", api.url)
+    await queue.push("mine")
+    item = await pop(queue)
+    await api.engine.jobs.cancel(local(tenant), item.id, force=True)
+    with pytest.raises(LeaseLost):
+        await item.ack()
+    assert item.is_lost
+    await queue.close()
+
+
+async def test_a_token_decides_who_may_push_and_who_may_pop(guarded: Api) -> None:
+    producer = interlock.Queue("mail", guarded.url, token=await token_for(guarded, "produce", "read"))
+    worker = interlock.Queue("mail", guarded.url, token=await token_for(guarded, "work", worker="crew"))
+    await producer.push(1)
+    with pytest.raises(Forbidden):
+        await producer.pop()
+    item = await pop(worker)
+    await item.ack()
+    with pytest.raises(Forbidden):
+        await worker.push(2)
+    await producer.close()
+    await worker.close()
+
+
+async def test_blocking_code_pushes_and_pops_through_a_server(api: Api) -> None:
+    def blocking() -> object:
+        queue = interlock.Queue("mail", api.url)
+        queue.push_sync({"n": 1})
+        with queue.popped(wait=60) as item:
+            assert item is not None
+            payload = item.payload
+        assert queue.size_sync() == 0
+        queue.close_sync()
+        return payload
+
+    assert await asyncio.to_thread(blocking) == {"n": 1}

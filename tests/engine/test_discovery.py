@@ -1,0 +1,144 @@
+"""Issuers that are given by their address alone: they tell where their keys are, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from interlock.domain.destination import Allowance
+from interlock.domain.issuer import DISCOVERY, issuers
+from interlock.engine.destination import Outside
+from interlock.engine.jwt import Issuers
+from interlock.engine.keys import BETWEEN_FETCHES_SECONDS, FETCH_SECONDS, LOOK_FIRST_SECONDS
+from interlock.errors import Unauthenticated
+from tests.engine.test_jwt import AUD, NOW, RSA_A, RSA_B, claims, public, signed
+from tests.support.receiver import Receiver, Seen, hang, receiver, says
+
+
+class Site:
+    """An issuer's server: a document, and a set of keys wherever the document says."""
+
+    def __init__(self, host: Receiver) -> None:
+        self.host = host
+        self.origin = host.url.removesuffix("/hook")
+        self.issuer = f"{self.origin}/realm"
+        self.document: dict[str, Any] = {"issuer": self.issuer, "jwks_uri": f"{self.origin}/keys"}
+        self.keys = {"/keys": public(RSA_A)}
+        host.answer = self.answer
+
+    async def answer(self, seen: Seen, writer: asyncio.StreamWriter) -> None:
+        path = seen.line.split()[1]
+        found = self.document if path == f"/realm{DISCOVERY}" else self.keys.get(path)
+        await says(404 if found is None else 200, body=json.dumps(found).encode())(seen, writer)
+
+    @property
+    def asked(self) -> list[str]:
+        return [seen.line.split()[1] for seen in self.host.seen]
+
+
+class World:
+    """One site, one moving time, and the issuer that is trusted."""
+
+    def __init__(self, site: Site, outside: Outside) -> None:
+        self.site = site
+        self.now = float(NOW)
+        table = {"issuer": site.issuer, "audience": AUD, "algorithms": ["RS256"]}
+        ticks = lambda: self.now  # noqa: E731
+        self.issuers = Issuers(issuers([table]), fetch=outside.fetch, now=ticks, ticks=ticks)
+
+    async def admits(self, key: Any = RSA_A) -> bool:
+        issued = int(self.now)
+        token = signed(claims(iss=self.site.issuer, iat=issued, exp=issued + 600), key=key)
+        try:
+            return (await self.issuers.authenticate(token)).actor == "user:ada"
+        except Unauthenticated:
+            return False
+
+
+@asynccontextmanager
+async def opened(allowance: Allowance | None = None) -> AsyncIterator[World]:
+    async with receiver() as host:
+        outside = Outside(host.allowance if allowance is None else allowance)
+        world = World(Site(host), outside)
+        try:
+            yield world
+        finally:
+            await world.issuers.close()
+            await outside.close()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with opened() as made:
+        yield made
+
+
+async def test_an_issuer_is_trusted_by_its_address_alone(world: World) -> None:
+    assert await world.admits()
+    assert world.site.asked == [f"/realm{DISCOVERY}", "/keys"]
+    assert not await world.admits(RSA_B)
+
+
+async def test_many_callers_at_once_cost_one_look_at_the_issuer(world: World) -> None:
+    assert all(await asyncio.gather(*(world.admits() for _ in range(50))))
+    assert not any(await asyncio.gather(*(world.admits(RSA_B) for _ in range(50))))
+    assert len(world.site.asked) == 2
+
+
+async def test_new_keys_and_a_new_place_for_them_are_found_without_a_restart(world: World) -> None:
+    assert await world.admits()
+    world.site.document["jwks_uri"] = f"{world.site.origin}/moved"
+    world.site.keys = {"/keys": public(RSA_A), "/moved": public(RSA_B)}
+    world.now += BETWEEN_FETCHES_SECONDS
+    assert await world.admits(RSA_B)
+    assert not await world.admits(RSA_A)
+
+
+@pytest.mark.parametrize("claimed", ["other", "", None, "slash"])
+async def test_a_document_of_another_issuer_is_refused(world: World, claimed: str | None) -> None:
+    world.site.document["issuer"] = {"other": "https://id.example.com", "slash": f"{world.site.issuer}/"}.get(
+        claimed or "", claimed
+    )
+    assert not await world.admits()
+    assert world.site.asked == [f"/realm{DISCOVERY}"]
+
+
+async def test_while_the_document_is_bad_the_last_good_keys_serve(world: World) -> None:
+    assert await world.admits()
+    world.site.document["issuer"] = "https://id.example.com"
+    world.site.keys = {"/keys": public(RSA_B)}
+    world.now += LOOK_FIRST_SECONDS
+    assert await world.admits()
+    assert not await world.admits(RSA_B)
+
+
+async def test_an_address_inside_is_not_connected_to(world: World) -> None:
+    """The document is somebody else's text: where it leads is judged like every other destination."""
+    async with receiver() as inside:
+        world.site.document["jwks_uri"] = inside.url
+        assert not await world.admits()
+        assert inside.connections == 0
+
+
+async def test_the_issuer_itself_is_judged_like_every_other_destination() -> None:
+    async with opened(Allowance()) as world:
+        assert not await world.admits()
+        assert world.site.host.connections == 0
+
+
+async def test_redirects_are_not_followed(world: World) -> None:
+    world.site.host.answer = says(302, f"location: {world.site.origin}/keys\r\n")
+    assert not await world.admits()
+    assert world.site.asked == [f"/realm{DISCOVERY}"]
+
+
+async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.engine.keys.FETCH_SECONDS", 0.05)
+    world.site.host.answer = hang
+    async with asyncio.timeout(FETCH_SECONDS * 6):
+        assert not await world.admits()

@@ -1,0 +1,123 @@
+"""A process that moves a tenant and is killed on the way; and the load that goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Final
+
+from interlock.domain.approval import Ballot, Decision, GateFilter, GateStatus, OpenGate
+from interlock.domain.decide import Complete, Fail, Release
+from interlock.domain.job import Beat, Enqueued, Job, NewJob, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import Event, Level, Report, Step
+from interlock.storage.contract import Store
+from interlock.storage.shards.move import Mover
+from interlock.wire import new_id
+from tests.support.crew import failed
+
+STALE_SECONDS: Final = 0.05
+FRESH_SECONDS: Final = 0.03
+MOST_JOBS: Final = 120
+AGENT: Final = {"agent_kind": "planner", "agent_id": "one"}
+
+
+def move(pipe: Connection, addresses: Mapping[str, str], tenant: str, target: str, die_at: str | None) -> None:
+    """Move a tenant, and tell how it went and past which points; killed by the kernel at the point of that name."""
+    points: dict[str, None] = {}
+
+    def at(point: str) -> None:
+        points[point] = None
+        if point == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        moved = asyncio.run(Mover(addresses, stale_seconds=STALE_SECONDS, step=25, at=at).move(tenant, target))
+    except Exception as error:
+        pipe.send(failed(error))
+    else:
+        pipe.send((moved, list(points)))
+
+
+class Load:
+    """Producers, workers and an approver of one tenant; they note what they were told, and hold the store to it."""
+
+    def __init__(self, store: Store, tenant: str) -> None:
+        self.store = store
+        self.tenant = tenant
+        self.born: dict[str, str] = {}  # ids by idempotency key
+        self.ended: dict[str, str] = {}  # how jobs ended, as the workers were told
+        self.granted: set[tuple[str, int]] = set()
+        self.rounds = 0
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Until it is stopped; whatever the store says that it must not say is raised."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._produce())
+            group.create_task(self._approve())
+            for number in range(2):
+                group.create_task(self._work(f"w{number}"))
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def _produce(self) -> None:
+        for number in itertools.count():
+            if self._stopping:
+                return
+            key = f"key {number % MOST_JOBS}"
+            fields = AGENT if number % 3 == 0 else {}
+            job = NewJob(new_id(), f"type {number % 2}", idempotency_key=key, body_sha256=key.encode(), **fields)
+            (answer,) = await self.store.enqueue(self.tenant, [job])
+            assert isinstance(answer, Enqueued), answer
+            assert self.born.setdefault(key, answer.id) == answer.id
+            assert answer.replayed == (number >= MOST_JOBS)
+            self.rounds += 1
+            await asyncio.sleep(0.01)
+
+    async def _work(self, worker: str) -> None:
+        ask = ClaimAsk(worker, limit=2, lease_seconds=600.0)
+        while not self._stopping:
+            jobs = await self.store.claim(self.tenant, ask)
+            for number, job in enumerate(jobs):
+                assert (job.id, job.fence) not in self.granted
+                self.granted.add((job.id, job.fence))
+                await self._run(job, number)
+            if not jobs:
+                await asyncio.sleep(0.01)
+
+    async def _run(self, job: Job, number: int) -> None:
+        held = {"id": job.id, "fence": job.fence, "worker": str(job.worker)}
+        (pulse,) = await self.store.heartbeat(self.tenant, [Beat(**held)])
+        assert not isinstance(pulse, Refused), pulse
+        (step,) = await self.store.save_steps(self.tenant, [Step(**held, name="s", occurrence=job.version, result="1")])
+        assert not isinstance(step, Refused), step
+        event = Event(new_id(), Level.INFO, f"version {job.version}")
+        (told,) = await self.store.add_events(self.tenant, [Report(**held, events=(event,))])
+        assert not isinstance(told, Refused), told
+        order: Complete | Fail | Release | OpenGate = Complete(**held, result="1")
+        if job.version == 2 and number == 0:
+            order = OpenGate(**held, gate_id=new_id(), prompt="Go on?", opened_by=f"worker:{job.worker}")
+        elif job.version == 2:
+            order = Release(**held)
+        elif job.version == 4:
+            order = Fail(**held, error='{"message":"again"}', retry_after_seconds=0.1)
+        (receipt,) = await self.store.carry_out(self.tenant, [order])
+        assert not isinstance(receipt, Refused), receipt
+        if isinstance(order, Complete):
+            assert job.id not in self.ended
+            self.ended[job.id] = receipt.status
+
+    async def _approve(self) -> None:
+        while not self._stopping:
+            open_gates = GateFilter(status=GateStatus.OPEN, limit=10)
+            for gate in await self.store.find_approvals(self.tenant, open_gates):
+                ballot = Ballot(gate.id, "user:ada", Decision.APPROVE)
+                (answer,) = await self.store.decide(self.tenant, [ballot])
+                assert not isinstance(answer, Refused), answer
+            await asyncio.sleep(0.02)

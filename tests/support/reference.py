@@ -1,0 +1,115 @@
+"""The Python reference, written from docstrings: `python -m tests.support.reference` writes docs/reference.md anew."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import interlock
+from interlock import testing
+from interlock.sdk.queue import Item
+from interlock.sdk.tasks import Options
+
+PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "reference.md"
+HEAD: Final = """# Reference
+
+Every public name of the Python package, from its docstrings; `python -m tests.support.reference` writes this page. For how they play together see
+[tasks in Python](python.md), [steps](steps.md), [approvals](approvals.md), [retries](retries.md) and [testing](testing.md). Verbs that also have
+a blocking twin, with `_sync` at the end of their name and the same arguments, are marked \\*.
+"""
+# What the worker and the SDK say to each other, and nobody else.
+INSIDE: Final = {
+    "App": {"connect_by"},
+    "Context": {"take_events", "give_back", "used"},
+    "Child": {"returns"},
+    "Task": {"request", "handle", "definition", "function", "has_key"},
+    "MemoryApp": {"discard"},
+}
+MADE_BY_US: Final = {interlock.Context, interlock.JobHandle, interlock.Child, interlock.Task, interlock.Answer, Item}
+
+
+def render() -> str:
+    """The whole page."""
+    names = [(f"interlock.{name}", getattr(interlock, name)) for name in sorted(interlock.__all__)]
+    names += [("Item", Item), ("testing.MemoryApp", testing.MemoryApp), ("testing.Clock", testing.Clock)]
+    parts = [HEAD]
+    for name, kind in names:
+        parts += _class(name, kind)
+    parts += ["## Options of tasks\n", *_options()]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _class(name: str, kind: type) -> Iterator[str]:
+    yield f"## `{name}`\n"
+    yield f"{_said(kind)}\n"
+    if kind not in MADE_BY_US and _is_ours(kind, "__init__") and not issubclass(kind, interlock.Error):
+        yield f"    {_signature(kind.__init__, name.rpartition('.')[2])}\n"
+    if rows := list(_members(kind)):
+        yield "\n".join(rows) + "\n"
+
+
+def _members(kind: type) -> Iterator[str]:
+    hidden = INSIDE.get(kind.__name__, set())
+    found = dict(inspect.getmembers_static(kind))
+    for name, member in found.items():
+        if name.startswith("_") or name.endswith("_sync") or name in hidden or not _is_ours(kind, name):
+            continue
+        if isinstance(member, property) or inspect.ismemberdescriptor(member):
+            said = _said(member) if isinstance(member, property) else ""
+            yield f"- `{name}`" + (f": {said}" if said else "")
+        elif inspect.isfunction(member):
+            verb = "async " if inspect.iscoroutinefunction(member) else ""
+            twin = "\\*" if f"{name}_sync" in found else ""
+            yield f"- `{verb}{_signature(member, name)}`{twin}: {_said(member)}"
+
+
+def _is_ours(kind: type, name: str) -> bool:
+    """Whether a member is of this class, and not of another one that has a place of its own on the page."""
+    home = next(base for base in kind.__mro__ if name in vars(base))
+    elsewhere = home.__name__ != kind.__name__ and home.__name__ in interlock.__all__
+    return home.__module__.startswith("interlock.") and not elsewhere
+
+
+def _signature(function: Any, name: str) -> str:
+    signature = inspect.signature(function)
+    words: list[str] = []
+    star = False
+    for parameter in list(signature.parameters.values())[1:]:
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            words.append("*")
+        star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        words.append(_parameter(parameter))
+    returned = signature.return_annotation
+    arrow = "" if returned in (signature.empty, "None", None) else f" -> {returned}"
+    return f"{name}({', '.join(words)}){arrow}"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    prefix = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
+    said = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{prefix}{parameter.name}{said}{default}".replace("datetime.", "")
+
+
+def _options() -> Iterator[str]:
+    yield f"{_said(Options)} They stand at `@app.task(…)`, `task.options(…)` and `queue.push(…)`.\n"
+    rows = [f"| `{name}` | `{hint}` |" for name, hint in _hints().items()]
+    yield "\n".join(["| option | type |", "|---|---|", *rows]) + "\n"
+
+
+def _hints() -> dict[str, str]:
+    return {
+        name: getattr(hint, "__forward_arg__", str(hint)).replace("|", "\\|")
+        for name, hint in Options.__annotations__.items()
+    }
+
+
+def _said(what: Any) -> str:
+    """A docstring as one line."""
+    return " ".join((what.__doc__ or "").split())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

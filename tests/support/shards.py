@@ -1,0 +1,150 @@
+"""Databases that are shards of one service: made once per process, and copied for whoever wants some of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from interlock.domain.shards import first_home
+from interlock.storage.shards.joining import add_shard
+from tests.support.postgres import Postgres
+from tests.support.stores import TEMPLATE
+
+SHARDS: Final = ("a", "b")
+
+_numbers = itertools.count(1)
+_made: set[str] = set()
+
+
+def resident(shard: str, name: str) -> str:
+    """A tenant of about this name that is placed on a shard."""
+    names = (name if i == 0 else f"{name}-{i}" for i in itertools.count())
+    return next(tenant for tenant in names if first_home(tenant, SHARDS) == shard)
+
+
+@asynccontextmanager
+async def shard_databases(postgres: Postgres) -> AsyncIterator[dict[str, str]]:
+    """Two migrated databases by the names of their shards, dropped afterwards."""
+    names = _names()
+    await _make(postgres, names)
+    try:
+        yield names
+    finally:
+        await _drop(postgres, names)
+
+
+@contextmanager
+def copied_shards(postgres: Postgres) -> Iterator[dict[str, str]]:
+    """The same where no loop runs."""
+    names = _names()
+    asyncio.run(_make(postgres, names))
+    try:
+        yield names
+    finally:
+        asyncio.run(_drop(postgres, names))
+
+
+def _names() -> dict[str, str]:
+    number = next(_numbers)
+    return {shard: f"interlock_shard_{shard}_{os.getpid()}_{number}" for shard in SHARDS}
+
+
+async def _make(postgres: Postgres, names: dict[str, str]) -> None:
+    templates = {shard: f"{TEMPLATE}_{shard}" for shard in SHARDS}
+    admin = await asyncpg.connect(postgres.dsn())
+    try:
+        if TEMPLATE not in _made:
+            for template in templates.values():
+                await admin.execute(f"create database {template} template {TEMPLATE}")
+            for shard in SHARDS:
+                await add_shard({name: postgres.dsn(template) for name, template in templates.items()}, shard)
+            _made.add(TEMPLATE)
+        for shard, name in names.items():
+            await admin.execute(f"create database {name} template {templates[shard]}")
+    finally:
+        await admin.close()
+
+
+async def _drop(postgres: Postgres, names: dict[str, str]) -> None:
+    admin = await asyncpg.connect(postgres.dsn())
+    try:
+        for name in names.values():
+            await admin.execute(f"drop database if exists {name} with (force)")
+    finally:
+        await admin.close()
+
+
+class Wire:
+    """The way to a server: it can be cut, so that nobody gets through, or stalled, so that nobody gets an answer."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._cut = False
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def cut(self) -> None:
+        self._cut = True
+        for writer in self._open:
+            writer.transport.abort()
+
+    def stall(self) -> None:
+        self._flows.clear()
+
+    def mend(self) -> None:
+        self._cut = False
+        self._flows.set()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._cut:
+            writer.transport.abort()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._open |= {writer, there_writer}
+        try:
+            await asyncio.gather(self._pass_on(reader, there_writer), self._pass_on(there_reader, writer))
+        finally:
+            self._open -= {writer, there_writer}
+            self._tasks.discard(task)
+
+    async def close(self) -> None:
+        self.mend()
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def wire_to(address: str) -> AsyncIterator[tuple[Wire, str]]:
+    """A wire to the server of an address, and the address of its near end."""
+    parts = urlsplit(address)
+    wire = Wire(parts.port or 5432)
+    server = await asyncio.start_server(wire.connected, "127.0.0.1", 0)
+    login, at, _ = parts.netloc.rpartition("@")
+    near = parts._replace(netloc=f"{login}{at}127.0.0.1:{server.sockets[0].getsockname()[1]}").geturl()
+    try:
+        yield wire, near
+    finally:
+        server.close()
+        await wire.close()
+        await server.wait_closed()

@@ -1,0 +1,47 @@
+"""The benchmarks do not pass over what they could not measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.peers.__main__ import main
+from bench.peers.environments import PEERS
+
+
+@pytest.fixture
+def broken_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An npm that has no network, and a cache in which nothing is installed yet."""
+    npm = tmp_path / "bin" / "npm"
+    npm.parent.mkdir()
+    npm.write_text("#!/bin/sh\necho 'no route to the registry' >&2\nexit 1\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(npm.parent), prepend=":")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("broken_npm")
+def test_a_peer_that_cannot_be_installed_is_named_and_the_run_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):  # what was left half is not taken for whole
+        assert main(["--quick", "--only", "graphile", "--out", str(tmp_path / "out")]) == 1
+        said = capsys.readouterr().err
+        assert "graphile-worker could not be installed" in said
+        assert "no route to the registry" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_that_no_peer_has_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--only", "nobody"])
+    assert (ended.value.code, "no peer has 'nobody'" in capsys.readouterr().err) == (2, True)
+
+
+def test_every_peer_is_pinned_and_has_its_script_and_its_target() -> None:
+    for peer in PEERS:
+        assert peer.packages[0].lower().startswith(peer.name.lower())
+        assert "==" in peer.packages[0] or "@" in peer.packages[0]
+        assert (Path(__file__).parent.parent / "bench" / "peers" / "contestants" / peer.script).is_file()
+        assert peer.target is not None
