@@ -58,13 +58,13 @@ async def work_through(store: Store, tenants: Sequence[str], jobs: int) -> float
 
 
 @asynccontextmanager
-async def two_shards(server: Postgres) -> AsyncIterator[tuple[Store, Wire]]:
-    """A router over two fresh databases, and the wire that leads to the second."""
+async def two_shards(server: Postgres, *, wired: bool = False) -> AsyncIterator[tuple[Store, Wire]]:
+    """A router over two fresh databases, the second of them at the end of a wire, if that is wanted."""
     async with AsyncExitStack() as stack:
         databases = await stack.enter_async_context(shard_databases(server))
         addresses = {name: server.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
         wire, near = await stack.enter_async_context(wire_to(addresses[SHARDS[1]]))
-        router = await open_router({**addresses, SHARDS[1]: near})
+        router = await open_router({**addresses, SHARDS[1]: near} if wired else addresses)
         stack.push_async_callback(router.close)
         stack.callback(wire.mend)
         yield router, wire
@@ -74,6 +74,7 @@ async def one_database(server: Postgres, jobs: int) -> float:
     async with fresh_database(server) as name:
         store = await PostgresStore.open(server.dsn(name, user=APP_LOGIN), size=8 * len(SHARDS))
         try:
+            await work_through(store, TENANTS, BATCH)
             return await work_through(store, TENANTS, jobs)
         finally:
             await store.close()
@@ -81,12 +82,13 @@ async def one_database(server: Postgres, jobs: int) -> float:
 
 async def both_shards(server: Postgres, jobs: int) -> float:
     async with two_shards(server) as (router, _):
+        await work_through(router, TENANTS, BATCH)
         return await work_through(router, TENANTS, jobs)
 
 
 async def beside(server: Postgres, jobs: int, *, stalled: bool) -> float:
     """What the tenants of the first shard get done while those of the second ask, in vain if it has stalled."""
-    async with two_shards(server) as (router, wire):
+    async with two_shards(server, wired=True) as (router, wire):
         here, there = TENANTS[0::2], TENANTS[1::2]
         await work_through(router, TENANTS, BATCH)  # everybody has been met
 

@@ -15,8 +15,9 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from bench import machine, plot, report
+from bench import machine, report
 from bench.__main__ import OUT, running_server, set_up, tidy_up
+from bench.peers import picture
 from bench.peers.environments import PEERS, Environment, NotInstalled, Peer, installed, ours
 from bench.plan import ENGINES, TITLES, BenchFailed, EngineName
 from bench.results import Row
@@ -135,7 +136,7 @@ def save(out: Path, facts: Mapping[str, object], options: Options, rows: Sequenc
     results = {"machine": facts, "options": asked, "results": [row.to_dict() for row in rows]}
     (out / "peers.json").write_text(json.dumps(results, indent=2) + "\n")
     (out / "peers.md").write_text(report.markdown(rows))
-    (out / "peers.svg").write_text(plot.draw(rows))
+    (out / "peers.svg").write_text(picture.draw(rows))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from interlock.api.admission import Admission
 from interlock.api.app import routes
 from interlock.api.metrics import Metrics
+from interlock.api.openapi import LEADS
 from interlock.api.options import Options
 from interlock.api.problems import catalogue
 from interlock.domain.registry import QueueStats
@@ -43,6 +44,13 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
     names = set(re.findall(r"^# TYPE (interlock_\w+?)(?:_total|_created)? ", text, re.MULTILINE))
     said = {name.removesuffix("_total") for name in re.findall(r"^\| `(interlock_\w+)` \|", DEPLOYING, re.MULTILINE)}
     assert said == names
+
+
+def test_every_link_leads_from_an_answer_to_an_operation_that_takes_it() -> None:
+    paths = {route.name: route.path for route in routes()}
+    for name, leads in LEADS.items():
+        assert name in paths
+        assert all(f"{{{leads.parameter}}}" in paths[target] for target in leads.to)
 
 
 def test_the_bounds_are_those_of_the_service() -> None:

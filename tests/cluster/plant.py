@@ -20,7 +20,7 @@ from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.errors import Unavailable
 from interlock.storage.postgres.store import PostgresStore
 from tests.support.eventually import eventually
-from tests.support.postgres import _free_port
+from tests.support.postgres import free_port
 from tests.support.truth import check_history
 
 PATIENCE_SECONDS: Final = 240.0
@@ -103,7 +103,7 @@ class Plant:
 
     def add_server(self, name: str) -> str:
         """Where it listens, also after it was started again."""
-        port = _free_port()
+        port = free_port()
         self.servers[name] = Program(
             self.directory, name, "serve", "--port", str(port), "--database", self.dsn, INTERLOCK_TENANT=TENANT
         )

@@ -14,12 +14,12 @@ from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Invalid, Unavailable
 from interlock.storage.postgres.nodes import Node, Nodes, read
 from interlock.storage.postgres.store import PostgresStore
+from interlock.wire import new_id
 from tests.support.eventually import eventually
-from tests.support.postgres import PostgresServer, _free_port
+from tests.support.postgres import PostgresServer, free_port
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 
 TENANT = "nodes"
-ID = "01890000-0000-7000-8000-000000000001"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,7 @@ async def admin(server: PostgresServer) -> AsyncIterator[asyncpg.Connection[asyn
 
 
 async def change(admin: asyncpg.Connection[asyncpg.Record], setting: str, value: str) -> None:
+    """Every process of the server takes notice in its own time."""
     await admin.execute(f"alter system set {setting} = '{value}'")
     await admin.fetchval("select pg_reload_conf()")
 
@@ -117,7 +118,7 @@ async def test_a_node_that_is_out_of_order_does_not_keep_the_others_from_being_a
 ) -> None:
     async with stranger(manner) as port:
         if manner == "is not there":
-            port = _free_port()
+            port = free_port()
         nodes = Nodes(f"postgresql://{APP_LOGIN}@127.0.0.1:{port},127.0.0.1:{server.port}/{TEMPLATE}")
         connections: list[asyncpg.Connection[asyncpg.Record]] = []
 
@@ -138,12 +139,20 @@ async def test_a_node_that_is_out_of_order_does_not_keep_the_others_from_being_a
 
 async def test_an_error_tells_of_every_node(server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]) -> None:
     await change(admin, "default_transaction_read_only", "on")
-    missing = _free_port()
+    missing = free_port()
     url = f"postgresql://{APP_LOGIN}@127.0.0.1:{missing},127.0.0.1:{server.port}/{TEMPLATE}"
-    with pytest.raises(Unavailable) as raised:
-        await PostgresStore.open(url)
-    assert f"127.0.0.1:{missing}: " in str(raised.value)
-    assert f"127.0.0.1:{server.port}: takes no writes" in str(raised.value)
+    said: list[str] = []
+
+    async def refused() -> bool:
+        try:
+            await (await PostgresStore.open(url)).close()
+        except Unavailable as error:
+            said.append(str(error))
+        return bool(said)
+
+    await eventually(refused)
+    assert f"127.0.0.1:{missing}: " in said[0]
+    assert f"127.0.0.1:{server.port}: takes no writes" in said[0]
 
 
 async def test_a_wrong_login_is_told_as_such(server: PostgresServer) -> None:
@@ -160,9 +169,12 @@ async def test_connections_to_a_node_that_takes_no_writes_any_more_are_replaced(
     try:
         before = {row[0] for row in await admin.fetch(ours, APP_LOGIN)}
         await change(admin, "default_transaction_read_only", "on")
-        enqueuing = asyncio.create_task(insist(store, ID))
+        enqueuing = asyncio.create_task(insist(store, new_id()))
 
         async def given_up() -> bool:
+            nonlocal enqueuing
+            if enqueuing.done():  # its connection had not heard of the change
+                enqueuing = asyncio.create_task(insist(store, new_id()))
             return not before & {row[0] for row in await admin.fetch(ours, APP_LOGIN)}
 
         await eventually(given_up)
@@ -172,30 +184,51 @@ async def test_connections_to_a_node_that_takes_no_writes_any_more_are_replaced(
         await store.close()
 
 
+@pytest.mark.parametrize("how", ["its backend is ended", "its caller goes away", "it is repeated meanwhile"])
 async def test_a_commit_that_was_cut_short_before_the_standbys_had_it_is_not_built_upon(
-    server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]
+    server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record], how: str
 ) -> None:
     store = await PostgresStore.open(server.dsn(TEMPLATE, user=APP_LOGIN), size=2)
     waiting = "select pid from pg_stat_activity where wait_event = 'SyncRep' and usename = $1"
-    id, other = (ID[:-1] + digit for digit in "23")
+    id = new_id()
     try:
-        await store.enqueue(TENANT, [NewJob(other, "t")])
+        await insist(store, id)
+        await asyncio.gather(store.now(), store.now())  # both connections are there, and in no doubt
+        await store.now()
         await change(admin, "synchronous_standby_names", "a_standby_that_is_away")
         enqueuing = asyncio.create_task(insist(store, id))
 
         async def waits_for_the_standby() -> bool:
             return len(await admin.fetch(waiting, APP_LOGIN)) == 1
 
+        async def waits_for_the_first() -> bool:
+            held = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and usename = $1"
+            return bool(await admin.fetchval(held, APP_LOGIN))
+
+        async def a_commit_waits() -> bool:
+            nonlocal id, enqueuing
+            if enqueuing.done():  # it was made before the server had heard of the change
+                id = new_id()
+                enqueuing = asyncio.create_task(insist(store, id))
+            return await waits_for_the_standby()
+
+        await eventually(a_commit_waits)
+        if how == "its caller goes away":
+            enqueuing.cancel()
+            enqueuing = asyncio.create_task(insist(store, id))
+        elif how == "it is repeated meanwhile":
+            first, enqueuing = enqueuing, asyncio.create_task(insist(store, id))
+            await eventually(waits_for_the_first)
+            first.cancel()
+        else:
+            await admin.fetch("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+
+        async def can_be_read() -> bool:
+            return bool(await admin.fetchval("select count(*) from interlock.job where id = $1", id))
+
+        # A repeated call would find its work done. It waits for the standby all the same.
+        await eventually(can_be_read)
         await eventually(waits_for_the_standby)
-        first = await admin.fetchval(waiting, APP_LOGIN)
-        await admin.fetchval("select pg_terminate_backend($1)", first)
-
-        async def another_waits() -> bool:
-            return {row[0] for row in await admin.fetch(waiting, APP_LOGIN)} not in (set(), {first})
-
-        # The job can be read now, so a repeated call would find its work done. It waits all the same.
-        await eventually(another_waits)
-        assert await admin.fetchval("select count(*) from interlock.job where id = $1", id) == 1
         assert not enqueuing.done()
         await change(admin, "synchronous_standby_names", "")
         assert isinstance(await enqueuing, Enqueued)

@@ -192,6 +192,38 @@ async def test_a_move_that_was_interrupted_is_finished_by_the_next(
     await desk.verify()
 
 
+@pytest.mark.parametrize("point", ["noted", "step", "arrived", "gone"])
+async def test_a_move_that_was_begun_can_be_called_off_until_the_tenant_has_left(
+    desk: Desk, owners: dict[str, str], point: str
+) -> None:
+    held, *ended = [await desk.running() for _ in range(4)]
+    for job in ended:
+        await desk.do(complete(job))
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until=point)
+    if point == "gone":
+        with pytest.raises(Conflict, match="has left shard 'a' already"):
+            await move(owners, desk, "a")
+        await move(owners, desk, "b")
+    else:
+        await move(owners, desk, "a")
+        assert await home_of(desk) == "a"
+        desk.clock.advance(8 * 86_400)
+        assert (await prune(desk)).deleted == 3
+        await move(owners, desk, "b")
+    assert await home_of(desk) == "b"
+    assert await desk.job(held.id)
+    await desk.verify()
+
+
+async def test_a_tenant_that_has_nothing_yet_is_moved_too(desk: Desk, owners: dict[str, str]) -> None:
+    assert await home_of(desk) == "a"
+    assert (await move(owners, desk, "b")).jobs == 0
+    id = await desk.add()
+    assert (await move(owners, desk, "a")).jobs == 1
+    assert await desk.job(id)
+
+
 async def test_jobs_are_not_deleted_while_their_tenant_is_copied(
     desk: Desk, owners: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

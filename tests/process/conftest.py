@@ -23,7 +23,15 @@ from tests.support.truth import check_history, check_postgres, check_sqlite
 preload(
     *(
         f"tests.process.{name}"
-        for name in ("toil", "rounds", "test_races", "test_kills", "test_broken_storage", "test_artifact_crashes", "moving")
+        for name in (
+            "toil",
+            "rounds",
+            "test_races",
+            "test_kills",
+            "test_broken_storage",
+            "test_artifact_crashes",
+            "moving",
+        )
     )
 )
 

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import Final
+from typing import Any, Final
 
 from interlock.domain.approval import Ballot, Decision, GateFilter, GateStatus, OpenGate
 from interlock.domain.decide import Complete, Fail, Release
@@ -23,7 +23,7 @@ from tests.support.crew import failed
 STALE_SECONDS: Final = 0.05
 FRESH_SECONDS: Final = 0.03
 MOST_JOBS: Final = 120
-AGENT: Final = {"agent_kind": "planner", "agent_id": "one"}
+AGENT: Final[dict[str, Any]] = {"agent_kind": "planner", "agent_id": "one"}
 
 
 def move(pipe: Connection, addresses: Mapping[str, str], tenant: str, target: str, die_at: str | None) -> None:
@@ -71,7 +71,7 @@ class Load:
             if self._stopping:
                 return
             key = f"key {number % MOST_JOBS}"
-            fields = AGENT if number % 3 == 0 else {}
+            fields: dict[str, Any] = AGENT if number % 3 == 0 else {}
             job = NewJob(new_id(), f"type {number % 2}", idempotency_key=key, body_sha256=key.encode(), **fields)
             (answer,) = await self.store.enqueue(self.tenant, [job])
             assert isinstance(answer, Enqueued), answer
@@ -92,7 +92,7 @@ class Load:
                 await asyncio.sleep(0.01)
 
     async def _run(self, job: Job, number: int) -> None:
-        held = {"id": job.id, "fence": job.fence, "worker": str(job.worker)}
+        held: dict[str, Any] = {"id": job.id, "fence": job.fence, "worker": job.worker}
         (pulse,) = await self.store.heartbeat(self.tenant, [Beat(**held)])
         assert not isinstance(pulse, Refused), pulse
         (step,) = await self.store.save_steps(self.tenant, [Step(**held, name="s", occurrence=job.version, result="1")])

@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tests.support.children import Child, end_stranger, own
-from tests.support.postgres import PostgresMissing, _free_port, find_binaries
+from tests.support.postgres import PostgresMissing, find_binaries, free_port
 
 NAMES: Final = ("anna", "bert", "cleo")
 START_SECONDS: Final = 120.0
@@ -148,8 +148,8 @@ class Cluster:
     def __init__(self, home: Path) -> None:
         self.home = home
         self._binaries = find_binaries()
-        self.keepers = [Keeper(f"etcd-{name}", home, _free_port(), _free_port()) for name in NAMES]
-        self.nodes = [Node(name, home, _free_port(), _free_port()) for name in NAMES]
+        self.keepers = [Keeper(f"etcd-{name}", home, free_port(), free_port()) for name in NAMES]
+        self.nodes = [Node(name, home, free_port(), free_port()) for name in NAMES]
 
     def dsn(self, database: str = "postgres", user: str | None = None, password: str | None = None) -> str:
         login = quote(user or "postgres", safe="") + ("" if password is None else f":{quote(password, safe='')}")

@@ -188,7 +188,7 @@ class PostgresServer:
 
     def _serve_on_a_free_port(self, home: Path) -> None:
         for last in (False, False, False, True):
-            self.port = _free_port()
+            self.port = free_port()
             try:
                 self._serve(home)
                 return
@@ -349,7 +349,7 @@ def _at_end(reading: int) -> bool:
     return bool(poll.poll(TIMEOUT * 1000))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port below the range of outgoing connections, so that it stays ours while the server is down."""
     while True:
         port = random.SystemRandom().randrange(20000, 32000)

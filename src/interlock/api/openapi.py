@@ -51,7 +51,8 @@ LEADS: Final = {
     ),
     "open_approval": Leads("approval_id", "/approval/id", ("get_approval", "mint_link", "decide")),
     "subscribe": Leads(
-        "subscription_id", "/id", ("get_subscription", "renew_subscription", "rotate_secret", "list_deliveries", "unsubscribe")
+        "subscription_id", "/id",
+        ("get_subscription", "renew_subscription", "rotate_secret", "list_deliveries", "unsubscribe"),
     ),
     "create_token": Leads("token_id", "/id", ("revoke_token",)),
 }  # fmt: skip

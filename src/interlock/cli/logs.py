@@ -44,6 +44,7 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     root.setLevel(level)
     for name in ("httpx2", "httpcore2", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.WARNING)  # they tell addresses, and those can hold secrets
+    logging.getLogger("mcp").setLevel(logging.WARNING)  # it tells of the coming and going of every message
 
 
 def _short(logger: Any, name: str, record: MutableMapping[str, Any]) -> Mapping[str, Any]:

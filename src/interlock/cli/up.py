@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from interlock import assemble, config
+from interlock import assemble, config, tracing
 from interlock.api import faces
 from interlock.api.server import Server, listen, url_of
 from interlock.cli import logs, output, serve
@@ -73,6 +73,7 @@ def up(
 
 async def _up(settings: Settings, tasks: Tasks) -> None:
     logs.configure(level=logging.WARNING)
+    tracing.configure()
     async with assemble.engine_of(settings) as engine:
         engine.upkeep.start()
         engine.sender.start()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-import structlog
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from interlock.api import auth, body
@@ -19,13 +18,11 @@ from interlock.api.mcp.native import Inside
 from interlock.api.mcp.server import server_for
 from interlock.api.native.grants import BODY_WITH_CHECKPOINT
 from interlock.api.problems import Refusal
-from interlock.api.routes import Answer, Receive
+from interlock.api.routes import JSON, Receive
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
 from interlock.errors import Fatal, Malformed
 from interlock.wire import new_id
-
-log = structlog.get_logger("interlock.mcp")
 
 PATH: Final = "/mcp"
 LARGEST: Final = BODY_WITH_CHECKPOINT + 64 * 1024  # the largest body of a tool, and a message around it
@@ -163,7 +160,6 @@ class _Sending:
             return
         error = {"code": CANCELLED, "message": "the request was cancelled"}
         content = msgspec.json.encode({"jsonrpc": "2.0", "id": msgspec.Raw((id or "null").encode()), "error": error})
-        answer = Answer(200, content)
-        start = [(b"content-type", answer.media_type.encode()), (b"content-length", str(len(content)).encode())]
-        await self({"type": "http.response.start", "status": answer.status, "headers": start})
+        head = [(b"content-type", JSON.encode()), (b"content-length", str(len(content)).encode())]
+        await self({"type": "http.response.start", "status": 200, "headers": head})
         await self({"type": "http.response.body", "body": content, "more_body": False})

@@ -40,11 +40,13 @@ class _OpenRequests:
         self._all_answered = asyncio.Event()
 
     def begins(self, id: str) -> None:
-        with contextlib.suppress(ValueError, TypeError):
+        """Note a request; an id that is no id gets no answer anyway."""
+        with contextlib.suppress(TypeError):
             self._ids.add(json.loads(id))
 
-    def ends(self, id: int | str | None) -> None:
-        if id is not None:
+    def ends(self, id: Any) -> None:
+        """Forget a request that was answered or taken back."""
+        with contextlib.suppress(TypeError):
             self._ids.discard(id)
         if not self._ids:
             self._all_answered.set()

@@ -13,7 +13,7 @@ from interlock.client.http_parts import encoded
 from interlock.client.http_values import PageShape, read
 
 T = TypeVar("T")
-PATIENCE_SECONDS: Final = 5.0  # somebody sits before the screen
+PATIENCE_SECONDS = 10.0  # somebody sits before the screen
 LONGEST_PAGE: Final = 200
 ALL: Final = 1 << 30
 JSON: Final = {"content-type": "application/json"}

@@ -105,12 +105,15 @@ class Link:
         deadline = loop.time() + KEEP_TRYING_SECONDS
         pause = 0.02
         while True:
-            started = False
+            started = answered = False
             try:
                 async with self.pool.acquire(timeout=KEEP_TRYING_SECONDS) as connection:
                     await self._settle(connection)
                     started = True
-                    return await verb(connection)
+                    answer = await self._try(verb, connection)
+                    answered = True
+                    await self._settle(connection)
+                    return answer
             except Error:
                 raise
             except asyncpg.ReadOnlySQLTransactionError as error:
@@ -121,7 +124,6 @@ class Link:
             except _NOT_NOW as error:
                 meaning = Unavailable(f"PostgreSQL cannot do this now: {error}")
             except _LOST as error:
-                self._doubts += 1
                 if started and not repeatable:
                     raise Indeterminate("the connection broke; the change may or may not have happened") from error
                 lost = Indeterminate if started else Unavailable
@@ -130,10 +132,19 @@ class Link:
                 if error.sqlstate == TENANT_MOVED:
                     raise TenantMoved from error
                 raise
+            if answered and not repeatable:
+                raise Indeterminate("the change was made, but the standbys may not have it")
             if loop.time() + pause > deadline:
                 raise meaning
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
+
+    async def _try(self, verb: Callable[[Conn], Awaitable[T]], connection: Conn) -> T:
+        try:
+            return await verb(connection)
+        except (asyncio.CancelledError, *_LOST):
+            self._doubts += 1
+            raise
 
     async def _try_out(self) -> None:
         try:
@@ -153,7 +164,8 @@ class Link:
         """After a crash or a cut, wait until all that can be read here is wherever commits have to be.
 
         A commit that was cut short while it waited for the standbys can be read all the same. Nobody must build on it
-        before they have it, as a repeated call would that finds its work done. This commit comes back after they have.
+        before they have it, as a repeated call would that finds its work done. This commit comes back after they have;
+        it is made before a call, and after it if there was a cut meanwhile.
         """
         doubts = self._doubts
         if doubts != self._settled:

@@ -17,6 +17,7 @@ from interlock.storage.postgres.connection import Conn, array_literal, call
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
 REGISTRY_CHANGED: Final = "IL001"
 MOST_AGENTS: Final = 100_000
+MOST_ROUTES: Final = 100_000
 
 
 class Routes:
@@ -28,14 +29,15 @@ class Routes:
     async def of(self, connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> list[tuple[int, int]]:
         """Number and base of each job's route, made where it is new."""
         keys: list[Key] = [(tenant, j.type, j.requires, j.priority, j.repository, j.affinity_key) for j in jobs]
-        for key in {key for key in keys if key not in self._known}:
-            row = await connection.fetchrow(
-                "select no, base from interlock.ensure_route($1, $2, $3::text::text[], $4, $5, $6)",
-                key[0], key[1], array_literal(key[2]), *key[3:],
-            )  # fmt: skip
-            assert row is not None
-            self._known[key] = (row[0], row[1])
-        return [self._known[key] for key in keys]
+        known = {key: self._known[key] for key in keys if key in self._known}
+        if new := sorted({key for key in keys if key not in known}, key=repr):
+            columns = zip(*((type, array_literal(requires), *rest) for _, type, requires, *rest in new), strict=True)
+            rows = await connection.fetch(call("ensure_routes", 6), tenant, *columns)
+            known |= {key: (row[0], row[1]) for key, row in zip(new, rows, strict=True)}
+            if len(self._known) >= MOST_ROUTES:
+                self._known.clear()
+            self._known |= known
+        return [known[key] for key in keys]
 
     def forget(self) -> None:
         self._known.clear()

@@ -14,7 +14,8 @@ ONE_OF_SEVERAL_SECONDS: Final = 4.0  # a machine without power does not even ref
 TARGET: Final = "target_session_attrs"
 WRITABLE: Final = ("read-write", "primary", "any")
 
-_FAILED: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_FAILED: Final = (OSError, asyncpg.PostgresError)
+_ODD: Final = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 _REFUSED: Final = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
 
@@ -52,6 +53,8 @@ class Nodes:
                 errors[node] = ConnectionError("takes no writes")
             except _FAILED as error:
                 errors[node] = error
+            except _ODD as error:
+                errors[node] = ConnectionError(str(error))
             else:
                 self._nodes = [node, *(other for other in self._nodes if other != node)]
                 return connection

@@ -10,17 +10,19 @@ from interlock.errors import Conflict, SchemaMismatch
 from interlock.storage import chains
 from interlock.storage.shards.owner import Owner
 
-# What belongs to a job and never changes once it has ended, with the column that names the job.
+# What belongs to a job and never changes once it has ended, and how the rows of some jobs are found by an index.
+_BY_JOB: Final = "job_id = any($2::uuid[])"
 OWNED: Final = {
-    "job": "id",
-    "job_history": "job_id",
-    "job_checkpoint": "job_id",
-    "job_step": "job_id",
-    "job_event": "job_id",
-    "approval": "job_id",
-    "approval_vote": "job_id",
-    "setback": "job_id",
-    "artifact": "job_id",
+    "job": "id = any($2::uuid[])",
+    "job_history": _BY_JOB,
+    "job_checkpoint": _BY_JOB,
+    "job_step": _BY_JOB,
+    "job_event": _BY_JOB,
+    "approval": _BY_JOB,
+    "approval_vote": _BY_JOB,
+    "setback": """(status, seq) in
+        (select j.status, j.seq from interlock.job j where j.tenant = $1 and j.id = any($2::uuid[]))""",
+    "artifact": _BY_JOB,
 }
 # Written by the move itself, or not about a tenant's life on a shard.
 APART: Final = frozenset({"tenant", "placement"})
@@ -75,8 +77,12 @@ class Copier:
         """Jobs with all they own; what has arrived is verified."""
         if not ids:
             return
-        for table, column in OWNED.items():
-            await self._copy(table, f"{column} = any($2::uuid[])", list(ids))
+        for table, which in OWNED.items():
+            # What a move that was called off has not quite cleared would be in the way.
+            await self._target.execute(
+                f"delete from interlock.{table} where tenant = $1 and {which}", self._tenant, list(ids)
+            )
+            await self._copy(table, which, list(ids))
             self._at(f"copied {table}")
         rows = await self._target.fetch(_CHAINS, self._tenant, list(ids))
         verdict = chains.verify(tuple(row) for row in rows)

@@ -82,8 +82,8 @@ class JobRoutes(Routing):
     ) -> list[Enqueued | Refused]:
         """Jobs of a tenant that has several shards: to the current one of their type, children to their parent's."""
         homes = {type: await self.homes(tenant, type) for type in sorted({job.type for job in jobs})}
-        everywhere = list(dict.fromkeys(itertools.chain(*homes.values())))
-        parents = await self._where(tenant, [job.parent_id for job in jobs if job.parent_id is not None], everywhere)
+        named = [job.parent_id for job in jobs if job.parent_id is not None]
+        parents = await self._where(tenant, named, await self.homes(tenant)) if named else {}
         targets = [homes[job.type][0] if job.parent_id is None else parents[job.parent_id] for job in jobs]
         answers = await self._holders_elsewhere(tenant, jobs, targets, homes)
         parts: dict[Shard, list[int]] = defaultdict(list)

@@ -65,6 +65,9 @@ class Mover:
             if not await directory.fetchval(_ONE_MOVER, tenant):
                 raise Conflict(f"somebody else is moving {tenant!r}")
             placement = await _placement(directory, tenant)
+            if placement.phase == COPYING and placement.shard == target:
+                await self._call_off(directory, tenant, placement.shard, str(placement.other))
+                return Moved(tenant, target, target, 0, 0)
             if placement.phase == COPYING and placement.other != target:
                 raise Conflict(f"{tenant!r} is on its way to shard {placement.other!r}; finish that move first")
             jobs = rows = 0
@@ -99,12 +102,14 @@ class Mover:
             return 0, 0
         if standing == "gone":
             raise Conflict(f"{tenant!r} is in neither database whole; look for a third one, or restore a backup")
+        if standing is None:  # placed here, and not yet met
+            await old.execute("insert into interlock.tenant (tenant, state) values ($1, 'leaving')", tenant)
         async with self._alone(old, tenant):
             await _set_state(old, tenant, "leaving")
         self._at("leaving")
         if arrived == "here":  # a copy from before the tenant went on living at its source
-            await _set_state(new, tenant, "gone")
             await copier.clear(new)
+            await _set_state(new, tenant, "gone")
         elif arrived is None:
             await new.execute("insert into interlock.tenant (tenant, state) values ($1, 'gone')", tenant)
         self._at("expected")
@@ -183,6 +188,21 @@ class Mover:
             await new.execute("update interlock.epoch set value = $1 + 1 where value <= $1", epoch)
         self._at("epoch")
 
+    async def _call_off(self, directory: Owner, tenant: str, source: str, target: str) -> None:
+        """Let a tenant stay where it is; what was copied already is deleted."""
+        async with (
+            owner(source, self._address(source), copies=True) as old,
+            owner(target, self._address(target), copies=True) as new,
+        ):
+            if await _state(old, tenant) == "gone":
+                raise Conflict(f"{tenant!r} has left shard {source!r} already; finish the move to {target!r}")
+            copier = await Copier.between(old, new, tenant, self._at)
+            await copier.clear(new)
+            await _set_state(new, tenant, "gone")
+            await _set_state(old, tenant, "here")
+        await _note(directory, tenant, source, Placement(source))
+        self._at("called off")
+
     async def _clear(self, directory: Owner, tenant: str, source: str, target: str) -> None:
         """Delete the old copy; nobody has been sent there since the directory names the target."""
         async with owner(source, self._address(source), copies=True) as old:
@@ -206,6 +226,7 @@ class Mover:
             except asyncpg.LockNotAvailableError:
                 if clock() > deadline:
                     raise Unavailable(f"somebody holds a transaction of {tenant!r} open for too long") from None
+                await asyncio.sleep(GIVE_WAY_SECONDS)  # whoever was refused meanwhile gets through
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ import asyncpg
 from interlock.errors import Forbidden, Unavailable
 from interlock.storage.postgres import ladder
 from interlock.storage.postgres.connection import Conn, prepare
+from interlock.storage.postgres.nodes import Nodes
 
 Owner: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -21,7 +22,7 @@ _MAY_COPY: Final = "select rolsuper from pg_roles where rolname = session_user"
 async def owner(name: str, address: str, *, copies: bool = False) -> AsyncIterator[Owner]:
     """Connected with all rights of the login; to copy rows as they are, past all triggers, it must be a superuser."""
     try:
-        connection = await asyncpg.connect(address, timeout=10)
+        connection = await Nodes(address).connect()
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
         raise Unavailable(f"shard {name} cannot be reached: {error}") from error
     try:

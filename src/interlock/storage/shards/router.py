@@ -56,13 +56,9 @@ class Router(
         raise failure
 
     async def unreachable(self) -> dict[str, str]:
-        told = await self._everywhere("unreachable", lambda store: store.now())
-        answering = {shard.name for shard, _ in told}
-        return {
-            name: shard.trouble or "it does not answer in time"
-            for name, shard in self._shards.items()
-            if name not in answering
-        }
+        """Those that are known not to answer; asking is what finds out, though not at once."""
+        await self._everywhere("unreachable", lambda store: store.now())
+        return {name: shard.trouble for name, shard in self._shards.items() if shard.trouble is not None}
 
     def watch(self) -> asyncio.Event:
         for shard in self._shards.values():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
@@ -16,7 +15,6 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.directory import Directory
 from interlock.storage.shards.shard import Shard
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 - an item
 A = TypeVar("A")
@@ -43,9 +41,12 @@ class Routing:
         self._shards: Mapping[str, Shard] = {shard.name: shard for shard in shards}
         self._supplier = supplier
         self._late: dict[tuple[str, str], asyncio.Task[Any]] = {}
+        self._unheard: set[asyncio.Future[Any]] = set()
 
     async def homes(self, tenant: str, type: str | None = None) -> list[Shard]:
         """The shards of a tenant, the one that new jobs go to first."""
+        if isinstance(self._supplier, Directory):  # asked once: two answers might be from before and after a move
+            return [self._named((await self._supplier.placement(tenant)).shard)]
         current = self._supplier.current_shard(tenant, type)
         first = await current if isawaitable(current) else current
         every = self._supplier.queue_shards(tenant, type)
@@ -164,11 +165,14 @@ class Routing:
         self, verb: str, calls: Mapping[str, Callable[[PostgresStore], Awaitable[T]]]
     ) -> list[tuple[Shard, T]]:
         tasks: dict[str, asyncio.Task[Any]] = {}
+        new: list[asyncio.Task[Any]] = []
         for name, shard in self._shards.items():
             if (verb, name) not in self._late:
                 self._late[verb, name] = asyncio.ensure_future(shard.run(calls[name]))
+                new.append(self._late[verb, name])
             tasks[name] = self._late[verb, name]
-        await asyncio.wait(tasks.values(), timeout=PATIENCE_SECONDS)
+        if new:  # who was late the last time is not waited for again
+            await asyncio.wait(new, timeout=PATIENCE_SECONDS)
         answers: list[tuple[Shard, T]] = []
         failures: list[Exception] = []
         for name, task in tasks.items():
@@ -229,11 +233,17 @@ class Routing:
                     if found is not None and await self._lives(whose(found), asked[task]):
                         return found
         finally:
-            for task in waiting:
-                task.cancel()
+            for task in waiting:  # to break off a query costs more than to let it end
+                self._unheard.add(task)
+                task.add_done_callback(self._heard)
         if failures:
             raise failures[0]
         return None
+
+    def _heard(self, task: asyncio.Future[Any]) -> None:
+        self._unheard.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     async def _all_shards(self, call: Callable[[PostgresStore], Awaitable[T]]) -> dict[str, T]:
         """The answers of all shards, or none."""
@@ -242,11 +252,14 @@ class Routing:
 
     async def _lives(self, tenant: str, shard: Shard) -> bool:
         """Whether a tenant lives on a shard; a copy that is being made, or left behind, does not count."""
-        return shard in await self.homes(tenant)
+        try:
+            return shard in await self.homes(tenant)
+        except Unavailable:  # nobody can say; whatever is done about it is held against the shard itself
+            return True
 
     async def drop_late(self) -> None:
         """Wait no longer for shards that were left behind."""
-        late, self._late = list(self._late.values()), {}
+        late, self._late = [*self._late.values(), *self._unheard], {}
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 Open = Callable[[], Awaitable[PostgresStore]]
 
 PROBE_EVERY_SECONDS: Final = 1.0
-PROBE_SECONDS: Final = 3.0
+PROBE_SECONDS: Final = 10.0
 
 
 class Shard:

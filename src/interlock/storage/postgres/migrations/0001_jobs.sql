@@ -73,6 +73,8 @@ create table interlock.route (
   primary key (tenant, no),
   unique nulls not distinct (tenant, type, priority, requires, repository, affinity_key)
 );
+create index route_wide on interlock.route (tenant, repository) where affinity_key is null;
+create index route_affinity on interlock.route (tenant, affinity_key) where affinity_key is not null;
 comment on table interlock.route is
   'The distinct combinations of what decides who may claim a job; rows are only ever added. '
   'base is the route with the same type, requires and priority but no repository and no affinity key.';

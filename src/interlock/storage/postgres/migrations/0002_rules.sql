@@ -206,6 +206,12 @@ begin
         where n.line is not null and n.status = 'running' and n.previous <> 'running') then
       raise exception 'interlock: a job has no place in the line of its agent and cannot be granted' using errcode = 'check_violation';
     end if;
+    -- A claim takes its jobs out of ready itself, and first. Whoever grants otherwise leaves them to be taken out here.
+    if current_setting('interlock.granting', true) is distinct from 'claim' then
+      delete from ready q using changed n
+      where n.status = 'running' and n.previous <= 'retry'
+        and q.tenant = n.tenant and q.route = n.route and q.run_at = n.run_at and q.seq = n.seq and not q.blocked;
+    end if;
     insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, line)
     select n.tenant, n.id, n.fence, n.worker, coalesce(n.lease_seconds, 60), n.lease_expires_at,
       n.run_started_at + n.timeout_seconds * interval '1 second', n.line

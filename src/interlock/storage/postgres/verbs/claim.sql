@@ -9,7 +9,7 @@ create or replace function interlock.claim(
   p_repositories text[], p_affinity_keys text[], p_claim_id text, p_sweep boolean
 ) returns setof interlock.job_view language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
-  set enable_hashjoin = off set jit = off as $$
+  set enable_hashjoin = off set jit = off set interlock.granting = 'claim' as $$
 declare
   t timestamptz := interlock.clock();
   floor bigint;
@@ -51,11 +51,21 @@ begin
 
   for attempt in 1..5 loop
     with legs as materialized (
-      select r.no, r.priority from interlock.route r
-      where r.tenant = p_tenant and (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
+      select r.no, r.priority from (
+        -- Each part is a range of an index, so that keys and repositories of others cost nothing.
+        select * from interlock.route a where a.tenant = p_tenant and a.affinity_key is null and a.repository is null
+        union all
+        select * from interlock.route a where a.tenant = p_tenant and a.affinity_key is null and a.repository = any(p_repositories)
+        union all
+        select * from interlock.route a
+        where a.tenant = p_tenant and a.affinity_key is null and a.repository is not null and p_repositories is null and not everything
+        union all
+        select * from interlock.route a where a.tenant = p_tenant and a.affinity_key = any(p_affinity_keys)
+        union all
+        select * from interlock.route a where a.tenant = p_tenant and a.affinity_key is not null and p_affinity_keys is null and not everything
+      ) r
+      where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
         and (p_repositories is null or r.repository is null or r.repository = any(p_repositories))
-        and (p_affinity_keys is null or r.affinity_key is null or r.affinity_key = any(p_affinity_keys))
-        and (not everything or r.no = r.base)
         and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)
     ), picked as materialized (
       select x.at, x.job_id, x.run_at from legs cross join lateral (

@@ -8,9 +8,20 @@ declare
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   for attempt in 1..2 loop
-    select r.no, r.base into ensure_route.no, ensure_route.base from interlock.route r
-    where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority and r.requires = p_requires
-      and r.repository is not distinct from p_repository and r.affinity_key is not distinct from p_affinity_key;
+    -- No index knows "is not distinct from": with it, every new route would read all those before it.
+    select x.no, x.base into ensure_route.no, ensure_route.base from (
+      select r.no, r.base from interlock.route r where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority
+        and r.requires = p_requires and r.repository = p_repository and r.affinity_key = p_affinity_key
+      union all
+      select r.no, r.base from interlock.route r where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority
+        and r.requires = p_requires and r.repository is null and p_repository is null and r.affinity_key = p_affinity_key
+      union all
+      select r.no, r.base from interlock.route r where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority
+        and r.requires = p_requires and r.repository = p_repository and r.affinity_key is null and p_affinity_key is null
+      union all
+      select r.no, r.base from interlock.route r where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority
+        and r.requires = p_requires and r.repository is null and p_repository is null and r.affinity_key is null and p_affinity_key is null
+    ) x;
     exit when found or attempt = 2;
     insert into interlock.tenant (tenant) values (p_tenant) on conflict do nothing;
     fresh := nextval('interlock.route_no');
@@ -20,6 +31,19 @@ begin
         else (interlock.ensure_route(p_tenant, p_type, p_requires, p_priority, null, null)).base end,
       p_type, p_requires, p_priority, p_repository, p_affinity_key
     on conflict do nothing;
+  end loop;
+end $$;
+
+-- The same for many at once, in the order given: whoever makes several makes them in one order, so that none waits for another.
+create or replace function interlock.ensure_routes(
+  p_tenant text, p_types text[], p_requires text[], p_priorities integer[], p_repositories text[], p_affinity_keys text[]
+) returns table (no bigint, base bigint) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  for i in 1..coalesce(cardinality(p_types), 0) loop
+    select e.no, e.base into ensure_routes.no, ensure_routes.base from interlock.ensure_route(
+      p_tenant, p_types[i], p_requires[i]::text[], p_priorities[i], p_repositories[i], p_affinity_keys[i]) e;
+    return next;
   end loop;
 end $$;
 
