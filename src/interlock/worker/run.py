@@ -35,7 +35,8 @@ class Run:
     """A job that this worker holds."""
 
     __slots__ = (
-        "abandoned", "claim", "context", "ending", "grant", "handle", "holder", "job", "key", "task", "telling", "timer",
+        "abandoned", "claim", "context", "ending", "grant", "handle", "holder", "job", "key", "task", "telling",
+        "timer",
     )  # fmt: skip
 
     def __init__(self, grant: Grant, task: Task[..., Any], claim: Claim) -> None:
