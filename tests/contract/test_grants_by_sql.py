@@ -8,7 +8,6 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.registry import Agent
 from tests.contract.builders import Desk, complete, release
 from tests.contract.doors import Door, move
-from tests.support.postgres import Postgres
 from tests.support.truth import check_postgres
 
 
