@@ -10,6 +10,7 @@ from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
 from interlock.storage.merged import merged
 from interlock.storage.objects.directory import Directory
+from tests.engine.issuers import World
 from tests.support.artifacts import LIMITS
 
 
@@ -44,3 +45,11 @@ def files(store: Store, directory: Directory) -> Engine:
 def root(tmp_path: Path) -> Path:
     """The directory of the artifacts, looked at from outside."""
     return tmp_path / "artifacts"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """An issuer that is trusted, with a site and a time of its own."""
+    made = World()
+    yield made
+    await made.issuers.close()

@@ -16,7 +16,7 @@ from interlock.engine.destination import Outside
 from interlock.engine.jwt import Issuers
 from interlock.engine.keys import BETWEEN_FETCHES_SECONDS, FETCH_SECONDS, LOOK_FIRST_SECONDS
 from interlock.errors import Unauthenticated
-from tests.engine.test_jwt import AUD, NOW, RSA_A, RSA_B, claims, public, signed
+from tests.engine.issuers import AUD, NOW, RSA_A, RSA_B, claims, public, signed
 from tests.support.receiver import Receiver, Seen, hang, receiver, says
 
 

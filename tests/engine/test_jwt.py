@@ -1,149 +1,43 @@
-"""Credentials of outside issuers: what is refused, and how an issuer's keys come and go."""
+"""Credentials of outside issuers: what lets in, and what is refused."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import hashlib
 import hmac
 import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding
-from joserfc import jws
-from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
-from joserfc.jws import JWSRegistry
+from joserfc.jwk import Key, RSAKey
 
-from interlock.domain.issuer import ALGORITHMS, Issuer, issuers
-from interlock.domain.principal import Principal
-from interlock.engine.jwt import LARGEST_TOKEN, LEEWAY_SECONDS, Issuers
-from interlock.engine.keys import BETWEEN_FETCHES_SECONDS, FETCH_SECONDS, LAST_GOOD_SECONDS, LOOK_FIRST_SECONDS
-from interlock.engine.recent import FRESH_SECONDS
+from interlock.domain.issuer import issuers
+from interlock.engine.jwt import LARGEST_TOKEN, LEEWAY_SECONDS
 from interlock.engine.tokens import Tokens, Trust
 from interlock.errors import Invalid, Unauthenticated
 from interlock.storage.contract import Store
-from tests.support.eventually import eventually
-
-NOW = 1_800_000_000
-ISS = "https://id.example.com/realm"
-AUD = "https://interlock.example.com"
-URI = "https://id.example.com/keys"
-
-
-def rsa(kid: str, **more: Any) -> RSAKey:
-    made = RSAKey.generate_key(2048).as_dict(private=True)
-    return RSAKey.import_key({**made, "kid": kid, **more})
-
-
-RSA_A, RSA_B, STRANGER = rsa("a"), rsa("b"), rsa("a")
-EC = ECKey.generate_key("P-256", {"kid": "ec"}, auto_kid=False)
-EC384 = ECKey.generate_key("P-384", {"kid": "ec384"}, auto_kid=False)
-ED = OKPKey.generate_key("Ed25519", {"kid": "ed"}, auto_kid=False)
-ANY_ALGORITHM = JWSRegistry(algorithms=list(ALGORITHMS))
-
-
-def public(*keys: Key) -> dict[str, Any]:
-    return {"keys": [key.as_dict(private=False) for key in keys]}
-
-
-def trusted(**fields: Any) -> Issuer:
-    values = {"issuer": ISS, "audience": AUD, "algorithms": ["RS256"], "jwks_uri": URI, **fields}
-    (one,) = issuers([{name: value for name, value in values.items() if value is not None}])
-    return one
-
-
-def claims(**fields: Any) -> dict[str, Any]:
-    """Claims of a good token; None leaves one out."""
-    values = {
-        "iss": ISS, "aud": AUD, "sub": "ada", "tenant": "acme", "roles": ["read"], "iat": NOW, "exp": NOW + 600,
-        **fields,
-    }  # fmt: skip
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def signed(
-    payload: object = None, *, key: Key = RSA_A, header: dict[str, Any] | None = None, alg: str = "RS256"
-) -> str:
-    head = {"alg": alg, "kid": key.kid, "typ": "at+jwt", **(header or {})}
-    head = {name: value for name, value in head.items() if value is not None}
-    body = payload if isinstance(payload, bytes) else json.dumps(claims() if payload is None else payload).encode()
-    if alg == "RS256" and isinstance(key, RSAKey):
-        return sealed(head, body, key)
-    return jws.serialize_compact(head, body, key, registry=ANY_ALGORITHM)
-
-
-def b64(value: object) -> str:
-    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def sealed(header: object, payload: object, key: RSAKey = RSA_A) -> str:
-    """Any header over any payload, with an RS256 signature that fits; a library would refuse to sign some of them."""
-    start = f"{b64(header)}.{b64(payload)}"
-    private = key.private_key
-    assert private is not None
-    return f"{start}.{b64(private.sign(start.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
-
-
-class Site:
-    """An issuer's web site, and a watch on every address that is asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.answers = 0
-        self.answer: Callable[[], bytes] = lambda: json.dumps(public(RSA_A)).encode()
-        self.open = asyncio.Event()
-        self.open.set()
-
-    def publish(self, *keys: Key) -> None:
-        self.answer = lambda: json.dumps(public(*keys)).encode()
-
-    def fall_over(self) -> None:
-        def fail() -> bytes:
-            raise OSError("no route to host")
-
-        self.answer = fail
-
-    async def __call__(self, url: str) -> bytes:
-        self.asked.append(url)
-        await self.open.wait()
-        self.answers += 1
-        return self.answer()
-
-
-class World:
-    """One site, one moving time, and the issuers that are trusted."""
-
-    def __init__(self) -> None:
-        self.site = Site()
-        self.now = float(NOW)
-        self.trust(trusted())
-
-    def trust(self, *some: Issuer) -> None:
-        self.issuers = Issuers(some, fetch=self.site, now=lambda: self.now, ticks=lambda: self.now)
-
-    async def enter(self, text: str) -> Principal:
-        return await self.issuers.authenticate(text)
-
-    async def refuses(self, text: str) -> bool:
-        try:
-            await self.enter(text)
-        except Unauthenticated:
-            return True
-        return False
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
-    yield made
-    await made.issuers.close()
+from tests.engine.issuers import (
+    AUD,
+    EC,
+    EC384,
+    ED,
+    ISS,
+    NOW,
+    RSA_A,
+    STRANGER,
+    URI,
+    World,
+    b64,
+    claims,
+    public,
+    rsa,
+    sealed,
+    signed,
+    trusted,
+)
 
 
 async def test_a_good_token_lets_its_bearer_in(world: World) -> None:
@@ -328,9 +222,9 @@ async def test_a_trap_costs_less_than_five_milliseconds(world: World, name: str)
     trap = ODD[name]()
     spent = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         assert await world.refuses(trap)
-        spent.append(time.perf_counter() - start)
+        spent.append(time.process_time() - start)
     assert min(spent) < 0.005
 
 
@@ -500,165 +394,6 @@ async def test_an_issuer_may_be_kept_to_its_tenants(world: World) -> None:
     assert await world.refuses(signed(claims(tenant="rival")))
 
 
-# F34, S13: keys come, go, and stay while the issuer is away.
-
-
-async def test_many_unknown_key_ids_cost_one_fetch_in_half_a_minute(world: World) -> None:
-    unknown = [signed(header={"kid": f"no-{i}"}) for i in range(20)]
-    for _ in range(500):
-        assert all(await asyncio.gather(*(world.refuses(text) for text in unknown)))
-    assert len(world.site.asked) == 1
-    world.now += BETWEEN_FETCHES_SECONDS - 0.1
-    assert await world.refuses(unknown[0])
-    assert len(world.site.asked) == 1
-    world.now += 0.1
-    assert all(await asyncio.gather(*(world.refuses(text) for text in unknown)))
-    assert len(world.site.asked) == 2
-
-
-async def test_a_new_key_is_found_without_a_restart(world: World) -> None:
-    assert not await world.refuses(signed())
-    world.site.publish(RSA_A, RSA_B)
-    world.now += BETWEEN_FETCHES_SECONDS
-    assert not await world.refuses(signed(key=RSA_B))
-    assert not await world.refuses(signed(key=RSA_A))
-
-
-async def test_a_key_that_was_taken_away_is_refused_within_five_minutes(world: World) -> None:
-    assert not await world.refuses(signed())
-    world.site.publish(RSA_B)
-    world.now += LOOK_FIRST_SECONDS
-    assert await world.refuses(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
-
-
-async def test_while_keys_are_in_use_they_are_fetched_again_and_nobody_waits(world: World) -> None:
-    assert not await world.refuses(signed())
-    world.site.publish(RSA_B)
-    world.site.open.clear()
-    world.now += 200
-    assert not await world.refuses(signed())  # answered from the keys at hand
-    await eventually(lambda: _true(len(world.site.asked) == 2))
-    world.site.open.set()
-    await eventually(lambda: _true(world.site.answers == 2))
-    world.now += FRESH_SECONDS
-    assert await world.refuses(signed())
-    assert len(world.site.asked) == 2
-
-
-async def test_a_hot_token_is_verified_about_once_a_second_but_never_beyond_its_end(world: World) -> None:
-    text = signed(claims(exp=NOW + 1))
-    first = await world.enter(text)
-    assert await world.enter(text) is first
-    world.now += FRESH_SECONDS
-    assert await world.enter(text) is not first
-    world.now = NOW + 1 + LEEWAY_SECONDS - 0.1
-    assert not await world.refuses(text)
-    world.now += 0.1
-    assert await world.refuses(text)
-
-
-async def test_a_site_that_withdraws_all_keys_is_believed(world: World) -> None:
-    assert not await world.refuses(signed())
-    world.site.publish()
-    world.now += LOOK_FIRST_SECONDS
-    assert await world.refuses(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
-
-
-GARBAGE: dict[str, bytes] = {
-    "nothing": b"",
-    "html": b"<html>Service Unavailable</html>",
-    "a list": b"[]",
-    "no keys": b"{}",
-    "keys no list": b'{"keys": {}}',
-    "keys no keys": b'{"keys": [1, "a", null, {}, {"kty": "RSA"}]}',
-    "only a secret": json.dumps({"keys": [OctKey.generate_key(256, {"kid": "a"}).as_dict(private=True)]}).encode(),
-    "a private key": json.dumps({"keys": [STRANGER.as_dict(private=True)]}).encode(),
-    "for encryption": json.dumps({"keys": [STRANGER.as_dict(private=False, use="enc")]}).encode(),
-    "for signing only": json.dumps({"keys": [STRANGER.as_dict(private=False, key_ops=["sign"])]}).encode(),
-    "broken numbers": json.dumps({"keys": [{"kty": "RSA", "kid": "a", "n": "AQ", "e": "AQAB"}]}).encode(),
-    "too many": json.dumps({"keys": [STRANGER.as_dict(private=False)] * 101}).encode(),
-    "too large": b'{"keys": []' + b" " * 300_000 + b"}",
-    "keys twice": b'{"keys": [], "keys": []}',
-    "deep": b'{"keys": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-}
-
-
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
-async def test_garbage_from_an_issuer_changes_nothing(world: World, garbage: bytes) -> None:
-    assert not await world.refuses(signed())
-    world.site.answer = lambda: garbage
-    world.now += LOOK_FIRST_SECONDS
-    assert not await world.refuses(signed(claims(iat=int(world.now), exp=int(world.now) + 60)))
-    assert len(world.site.asked) == 2
-
-
-async def test_one_bad_key_does_not_spoil_the_others(world: World) -> None:
-    keys = public(RSA_A)["keys"]
-    world.site.answer = lambda: json.dumps({"keys": [{"kty": "??"}, 7, {"kty": "EC", "kid": "a"}, *keys]}).encode()
-    assert not await world.refuses(signed())
-
-
-async def test_while_an_issuer_is_away_its_last_good_keys_serve_for_a_day(world: World) -> None:
-    def fresh() -> str:
-        return signed(claims(iat=int(world.now), exp=int(world.now) + 60))
-
-    assert not await world.refuses(fresh())
-    world.site.fall_over()
-    world.now += LAST_GOOD_SECONDS
-    assert not await world.refuses(fresh())
-    world.now += 1
-    assert await world.refuses(fresh())
-    world.site.publish(RSA_A)
-    world.now += BETWEEN_FETCHES_SECONDS
-    assert not await world.refuses(fresh())
-
-
-async def test_while_an_issuer_is_away_nobody_waits_for_it(world: World) -> None:
-    assert not await world.refuses(signed())
-    world.site.fall_over()
-    world.now += LOOK_FIRST_SECONDS
-    assert not await world.refuses(signed())
-    world.site.open.clear()
-    world.now += BETWEEN_FETCHES_SECONDS
-    async with asyncio.timeout(FETCH_SECONDS / 2):
-        assert not await world.refuses(signed())
-    await eventually(lambda: _true(len(world.site.asked) == 3))
-
-
-async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.engine.keys.FETCH_SECONDS", 0.01)
-    world.site.open.clear()
-    async with asyncio.timeout(30):
-        assert await world.refuses(signed())
-
-
-async def test_an_issuer_that_never_answered_is_asked_again_later(world: World) -> None:
-    world.site.fall_over()
-    assert await world.refuses(signed())
-    world.site.publish(RSA_A)
-    assert await world.refuses(signed())
-    world.now += BETWEEN_FETCHES_SECONDS
-    assert not await world.refuses(signed())
-
-
-async def test_a_weak_key_is_not_taken(world: World) -> None:
-    with pytest.warns(match="2048"):
-        weak = RSAKey.generate_key(1024, {"kid": "weak"}, auto_kid=False)
-    numbers = weak.as_dict(private=False)
-    world.site.answer = lambda: json.dumps({"keys": [numbers, *public(RSA_A)["keys"]]}).encode()
-    assert await world.refuses(signed(key=weak))
-    assert not await world.refuses(signed())
-
-
-async def test_closing_ends_a_fetch_under_way(world: World) -> None:
-    world.site.open.clear()
-    caller = asyncio.create_task(world.enter(signed()))
-    await eventually(lambda: _true(bool(world.site.asked)))
-    await world.issuers.close()
-    with pytest.raises((Unauthenticated, asyncio.CancelledError)):
-        await caller
-
-
 async def test_a_server_takes_tokens_and_those_of_issuers_side_by_side(world: World, store: Store) -> None:
     both = Tokens(store, Trust(issuers=world.issuers))
     assert (await both.authenticate(signed())).actor == "user:ada"
@@ -668,7 +403,3 @@ async def test_a_server_takes_tokens_and_those_of_issuers_side_by_side(world: Wo
     only_own = Tokens(store)
     with pytest.raises(Unauthenticated):
         await only_own.authenticate(signed())
-
-
-async def _true(value: bool) -> bool:
-    return value

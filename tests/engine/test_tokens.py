@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from interlock.domain import token as shape
 from interlock.domain.principal import ROLES, Principal, local
-from interlock.domain.token import Sighting, Token
+from interlock.domain.token import Sighting
 from interlock.engine.engine import Engine
 from interlock.engine.recent import FRESH_SECONDS, MOST_REMEMBERED
 from interlock.engine.tokens import (
     MOST_REFUSALS_REMEMBERED,
-    Minted,
     Tokens,
     Trust,
 )
 from interlock.errors import Forbidden, Invalid, NotFound, TokenExists, TooLarge, Unauthenticated, Unavailable
 from interlock.storage.contract import Store
 from interlock.storage.merged import merged
-from interlock.storage.postgres.store import PostgresStore, migrate
+from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import TokenRequest
 from tests.support.eventually import eventually
-from tests.support.postgres import Postgres, PostgresServer
+from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, SECOND, ManualClock, fresh_database
 
 ADMIN = local("acme")
@@ -442,69 +439,6 @@ async def test_use_that_cannot_be_noted_keeps_nobody_out(
     monkeypatch.setattr(watched, "touch_tokens", away)
     assert (await tokens.authenticate(minted.text)).tenant == "acme"
     await eventually(lambda: _true("could not be noted" in caplog.text))
-    assert minted.text not in caplog.text
-
-
-async def live_through(store: Store) -> tuple[Minted, Token]:
-    """Everything that happens to a token, to its end."""
-    tokens = Tokens(store)
-    minted = await tokens.create(ADMIN, TokenRequest(roles=["admin"], key="k", description="d"))
-    who = await tokens.authenticate(minted.text)
-    with pytest.raises(TokenExists):
-        await tokens.create(who, TokenRequest(roles=["read"], key="k"))
-    await tokens.close()
-    revoked = await tokens.revoke(who, minted.token.id)
-    assert await is_refused(tokens, minted.text)
-    return minted, revoked
-
-
-def planted(minted: Minted) -> tuple[bytes, ...]:
-    """The secret in the spellings it could be found in."""
-    text = minted.text.encode()
-    secret = text[len(shape.PREFIX) :]
-    return secret, secret.hex().encode(), secret.decode().encode("utf-16-le")
-
-
-def grep(directory: Path, *wanted: bytes) -> list[str]:
-    found = []
-    for path in directory.rglob("*"):
-        if path.is_file() and any(one in path.read_bytes() for one in wanted):
-            found.append(path.name)
-    return found
-
-
-async def test_no_file_of_sqlite_ever_holds_a_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    store = await SQLiteStore.open(str(tmp_path / "jobs.db"))
-    minted, _ = await live_through(store)
-    hash = shape.fingerprint(minted.text)
-    assert grep(tmp_path, hash) != []  # the search finds what is there, in the log of writes too
-    assert grep(tmp_path, *planted(minted)) == []
-    await store.close()
-    assert grep(tmp_path, hash) == ["jobs.db"]
-    assert grep(tmp_path, *planted(minted)) == []
-    assert minted.text not in caplog.text
-
-
-async def test_no_file_log_or_dump_of_postgres_ever_holds_a_token(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    with PostgresServer(settings={"log_statement": "all", "log_min_duration_statement": "0"}) as server:
-        await migrate(server.dsn())
-        store = await PostgresStore.open(server.dsn(), size=2)
-        minted, _ = await live_through(store)
-        await store.close()
-        admin = await asyncpg.connect(server.dsn())
-        await admin.execute("checkpoint")
-        rows = await admin.fetch("select t::text as row from interlock.token t")
-        await admin.close()
-        hash = shape.fingerprint(minted.text)
-        dump = "\n".join(row["row"] for row in rows)
-        assert hash.hex() in dump
-        assert not any(secret.decode("latin-1") in dump for secret in planted(minted))
-        assert server.home is not None
-        assert grep(server.home / "data", hash) != []
-        assert grep(server.home, *planted(minted)) == []
-        assert "create_tokens" in server.log
     assert minted.text not in caplog.text
 
 
