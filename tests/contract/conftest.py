@@ -108,6 +108,12 @@ def rival(store: Store, tenant: str, clock: ManualClock) -> Desk:
 
 
 @pytest.fixture
+def neighbour(store: Store, tenant: str, clock: ManualClock) -> Desk:
+    """Another tenant in the same database."""
+    return Desk(store, resident(first_home(tenant, SHARDS), f"{tenant}-neighbour"), clock)
+
+
+@pytest.fixture
 async def door(
     engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
 ) -> AsyncIterator[Door]:

@@ -10,16 +10,12 @@ from interlock.domain.artifact import NewArtifact
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.operations import PrunedStep, PruneOrder
-from interlock.domain.shards import first_home
 from interlock.domain.webhook import DeliveryStatus, Dispatch, Outcome, Settlement
 from interlock.storage import chains
-from interlock.storage.contract import Store
 from tests.contract.builders import OPERATOR, Desk, complete, new_id, new_job, save
 from tests.contract.doors import Door, job_in, refusal
 from tests.contract.gates import ballot, decided, waiting
 from tests.contract.progress import event, keep, report, step, tell
-from tests.support.shards import SHARDS, resident
-from tests.support.stores import ManualClock
 
 DAY = 86_400
 OWNED = (
@@ -57,12 +53,6 @@ async def rich(desk: Desk) -> Job:
     return await desk.job(job.id)
 
 
-@pytest.fixture
-def rival(store: Store, tenant: str, clock: ManualClock) -> Desk:
-    """Another tenant in the same database, so that one door leads to both."""
-    return Desk(store, resident(first_home(tenant, SHARDS), f"{tenant}-rival"), clock)
-
-
 @pytest.mark.parametrize("status", Status)
 async def test_only_jobs_that_have_ended_go(desk: Desk, door: Door, status: Status) -> None:
     job = await job_in(desk, door, status, deadline=None)
@@ -84,9 +74,9 @@ async def test_a_job_goes_by_when_it_ended_not_by_when_it_was_made(desk: Desk) -
     assert (await prune(desk)).deleted == 1
 
 
-async def test_a_job_goes_with_all_it_owns(desk: Desk, door: Door, rival: Desk) -> None:
-    theirs = await rich(rival)
-    kept = await rows_of(rival, door)
+async def test_a_job_goes_with_all_it_owns(desk: Desk, door: Door, neighbour: Desk) -> None:
+    theirs = await rich(neighbour)
+    kept = await rows_of(neighbour, door)
     assert all(kept[table] for table in OWNED)
     await rich(desk)
     assert await rows_of(desk, door) == kept
@@ -94,11 +84,11 @@ async def test_a_job_goes_with_all_it_owns(desk: Desk, door: Door, rival: Desk) 
     desk.clock.advance(8 * DAY)
     assert (await prune(desk)).deleted == 1
     assert set((await rows_of(desk, door)).values()) == {0}
-    assert await rows_of(rival, door) == kept
+    assert await rows_of(neighbour, door) == kept
     assert await desk.store.find(desk.tenant, Filter()) == []
     await desk.verify()
-    await rival.verify()
-    assert (await rival.job(theirs.id)) == theirs
+    await neighbour.verify()
+    assert (await neighbour.job(theirs.id)) == theirs
 
 
 async def deliver_everything(desk: Desk) -> None:
@@ -184,14 +174,14 @@ async def test_a_cutoff_to_come_deletes_no_more_than_what_has_ended(desk: Desk) 
     assert told.cutoff == desk.clock.now
 
 
-async def test_tenants_prune_their_own_and_see_their_own(desk: Desk, rival: Desk, door: Door) -> None:
+async def test_tenants_prune_their_own_and_see_their_own(desk: Desk, neighbour: Desk, door: Door) -> None:
     await job_in(desk, door, Status.CANCELLED)
-    theirs = await job_in(rival, door, Status.CANCELLED)
+    theirs = await job_in(neighbour, door, Status.CANCELLED)
     desk.clock.advance(8 * DAY)
     assert (await prune(desk)).deleted == 1
-    assert (await rival.job(theirs.id)).status is Status.CANCELLED
-    assert await rival.store.prunes(rival.tenant) == []
-    assert {desk.tenant, rival.tenant} <= set(await desk.store.tenants())
+    assert (await neighbour.job(theirs.id)).status is Status.CANCELLED
+    assert await neighbour.store.prunes(neighbour.tenant) == []
+    assert {desk.tenant, neighbour.tenant} <= set(await desk.store.tenants())
 
 
 async def test_a_key_lives_as_long_as_its_job(desk: Desk, door: Door) -> None:

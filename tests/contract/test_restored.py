@@ -101,16 +101,16 @@ async def test_a_claim_remembered_from_before_grants_nothing_of_before(desk: Des
 
 
 async def test_every_tenant_is_covered_and_jobs_that_nobody_holds_are_not_touched(
-    desk: Desk, rival: Desk, owned: Store
+    desk: Desk, neighbour: Desk, owned: Store
 ) -> None:
-    mine, theirs = await desk.running(), await rival.running()
+    mine, theirs = await desk.running(), await neighbour.running()
     waiting = await desk.add(type="other")
     ended = await desk.running(type="ended")
     await desk.do(complete(ended))
     untouched = [await desk.trace(id) for id in (waiting, ended.id)]
     assert (await restored(owned)).revoked >= 2
     assert (await desk.job(mine.id)).status is Status.RETRY
-    assert (await rival.job(theirs.id)).status is Status.RETRY
+    assert (await neighbour.job(theirs.id)).status is Status.RETRY
     assert [await desk.trace(id) for id in (waiting, ended.id)] == untouched
 
 

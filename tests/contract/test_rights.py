@@ -14,6 +14,7 @@ from interlock.domain.registry import JobType
 from interlock.domain.token import NewToken
 from interlock.storage.contract import Store
 from interlock.storage.postgres.ladder import verbs
+from interlock.storage.postgres.store import PostgresStore
 from tests.contract.artifacts import file, opened, show
 from tests.contract.builders import OPERATOR, Desk, ask, cancel, new_id, release, save
 from tests.contract.doors import Door, open_door, refusal
@@ -74,6 +75,8 @@ async def furnish(desk: Desk) -> None:
     hash = hashlib.sha256(desk.tenant.encode()).digest()
     await desk.store.create_tokens(desk.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
     await desk.store.note_workers(desk.tenant, [Sighting("w1", (ask(),))])
+    assert isinstance(desk.store, PostgresStore)
+    await desk.store.place(desk.tenant, "a")
 
 
 FORBIDDEN = [
@@ -184,6 +187,8 @@ async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Doo
         "due_leases": "TABLE(tenant text, job_id uuid)",
         "due_lines": "SETOF text",
         "long_tallies": "SETOF text",
+        "moves": "TABLE(tenant text, shard text, other text, phase text)",
+        "population": "TABLE(shard text, tenants bigint)",
         "old_tokens": "TABLE(tenant text, token_id uuid)",
         "old_workers": "TABLE(tenant text, name text)",
         "token_owner": "TABLE(tenant text, token_id uuid)",

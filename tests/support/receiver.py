@@ -7,7 +7,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from interlock.domain.destination import Allowance
 
@@ -94,26 +94,23 @@ async def receiver(
     *, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Receiver]:
     """A receiver for as long as the block lasts."""
-    tasks: set[asyncio.Task[Any]] = set()
+    calls: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await made.serve(reader, writer)
-        except asyncio.CancelledError:
-            writer.close()
-        finally:
-            tasks.discard(task)
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Known from its first moment, so that none is left open at the end."""
+        task = asyncio.create_task(made.serve(reader, writer))
+        calls[task] = writer
+        task.add_done_callback(calls.pop)
 
-    server = await asyncio.start_server(serve, host, port, ssl=tls)
+    server = await asyncio.start_server(begin, host, port, ssl=tls)
     made = Receiver("http" if tls is None else "https", host, server.sockets[0].getsockname()[1])
     try:
         yield made
     finally:
         server.close()
-        for task in list(tasks):
+        left = dict(calls)
+        for task, writer in left.items():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            writer.transport.abort()
+        await asyncio.gather(*left, *(writer.wait_closed() for writer in left.values()), return_exceptions=True)
         await server.wait_closed()

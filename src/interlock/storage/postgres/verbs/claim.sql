@@ -9,7 +9,7 @@ create or replace function interlock.claim(
   p_repositories text[], p_affinity_keys text[], p_claim_id text, p_sweep boolean
 ) returns setof interlock.job_view language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
-  set enable_hashjoin = off set jit = off set interlock.granting = 'claim' as $$
+  set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := interlock.clock();
   floor bigint;
@@ -97,6 +97,7 @@ begin
     want := want + p_limit;
   end loop;
 
+  perform set_config('interlock.granting', 'claim', true);
   return query
   update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
     worker = p_worker, lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)),
@@ -115,6 +116,7 @@ begin
       (select from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id and c.sanitized)),
     j.version, j.releases, j.created_at, j.updated_at, j.started_at, j.run_started_at, j.finished_at, false;
   get diagnostics granted = row_count;
+  perform set_config('interlock.granting', '', true);
   if granted <> cardinality(got) then
     raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
   end if;
