@@ -2,7 +2,7 @@
 INSERT INTO tally VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count;
 
 -- name: placed_later
-SELECT EXISTS (SELECT 1 FROM job WHERE tenant = ? AND line = ? AND line IS NOT NULL AND blocked = 0 AND finished_at IS NULL
+SELECT EXISTS (SELECT 1 FROM job INDEXED BY job_of_agent WHERE tenant = ? AND line = ? AND line IS NOT NULL AND blocked = 0 AND finished_at IS NULL
   AND run_at > ? AND (status = 'queued' OR status = 'retry'));
 
 -- name: limited
