@@ -12,7 +12,6 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, Self
 
@@ -78,19 +77,6 @@ class Member:
     def receive(self) -> Any:
         assert self.pipe.poll(TIMEOUT), f"process {self.pid} does not answer"
         return self.pipe.recv()
-
-    def kill_within(self, seconds: float) -> list[Any]:
-        """Kill it after so long, and what it told before it died; a message it died over is none."""
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:  # a moment, not a wait: nothing depends on its length
-            pass
-        self.signal(signal.SIGKILL)
-        self.wait()
-        told = []
-        with suppress(EOFError):
-            while self.pipe.poll(0):
-                told.append(self.pipe.recv())
-        return told
 
     def close(self) -> None:
         if self.process.is_alive():
