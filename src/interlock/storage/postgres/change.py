@@ -52,7 +52,8 @@ async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
 
 async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -> list[Answer]:
     """The hot finish: one call; only what did not come back costs more."""
-    ids, fences, workers, results, summaries, usages, sanitizeds, _ = zip(*orders, strict=True)
+    by_id = sorted(orders, key=lambda order: order.id)
+    ids, fences, workers, results, summaries, usages, sanitizeds, _ = zip(*by_id, strict=True)
     row = await connection.fetchrow(
         _COMPLETE, tenant, _array(ids), _array(fences), array_literal(workers), _texts(results), _texts(summaries),
         _texts(usages), _array(sanitizeds),

@@ -1,5 +1,9 @@
 -- Jobs, their history, and the two narrow tables that index them: what may be claimed, and what is held.
 
+-- Beside its primary key a table has only partial indexes, some on a condition that every row fulfils. It is there for the planner,
+-- which weighs such an index only where the condition follows from the statement: as long as it knows nothing of a table that is
+-- still empty, all ranges of a tenant look alike to it, and a job named by its id could be sought along the tenant's whole sequence.
+
 create schema if not exists interlock;
 
 do $$
@@ -53,9 +57,9 @@ create table interlock.agent (
   id              text    not null,
   backoff         text,
   defaults        text,
-  primary key (tenant, no),
-  unique (tenant, kind, id)
+  primary key (tenant, no)
 ) with (fillfactor = 50);
+create unique index agent_name on interlock.agent (tenant, kind, id) where kind is not null;
 create index agent_due on interlock.agent (tenant, next_due) where next_due is not null;
 comment on table interlock.agent is
   'Whom jobs are for. One with a limit has a line: used counts the places given out, and its row is the lock of the line.';
@@ -70,9 +74,10 @@ create table interlock.route (
   priority     integer not null,
   repository   text,
   affinity_key text,
-  primary key (tenant, no),
-  unique nulls not distinct (tenant, type, priority, requires, repository, affinity_key)
+  primary key (tenant, no)
 );
+create unique index route_key on interlock.route (tenant, type, priority, requires, repository, affinity_key)
+  nulls not distinct where type is not null;
 create index route_wide on interlock.route (tenant, repository) where affinity_key is null;
 create index route_affinity on interlock.route (tenant, affinity_key) where affinity_key is not null;
 comment on table interlock.route is
@@ -161,7 +166,7 @@ create table interlock.job (
   constraint priority_in_range check (priority between -1000 and 1000)
 ) with (fillfactor = 45);
 create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
-create unique index job_seq on interlock.job (tenant, seq);
+create unique index job_seq on interlock.job (tenant, seq) where seq is not null;
 create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;
 create index job_agent on interlock.job (tenant, agent_kind, agent_id, seq) where agent_kind is not null;
 comment on table interlock.job is
@@ -198,7 +203,7 @@ create table interlock.lease (
   line         bigint,
   primary key (tenant, job_id)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-create index lease_expiry on interlock.lease (tenant, expires_at);
+create index lease_expiry on interlock.lease (tenant, expires_at) where expires_at is not null;
 create index lease_line on interlock.lease (tenant, line) where line is not null;
 comment on table interlock.lease is 'One row for each running job: who holds it and until when; kept by the triggers of job, moved on by heartbeats.';
 

@@ -79,10 +79,12 @@ begin
          order by q.run_at, q.seq limit want)) x
       order by legs.priority desc, x.run_at, x.seq limit want
     ), locked as materialized (
-      -- The row that is locked may be newer than the one that was seen: granted and handed back since, for another time.
-      select picked.at, j.ctid as job_at, j.id, greatest(j.fence, floor) + 1 as fence
-      from picked join interlock.job j on j.tenant = p_tenant and j.id = picked.job_id
-      where j.status <= 'retry' and j.run_at = picked.run_at limit p_limit - cardinality(got) for update of j skip locked
+      -- A subquery that locks is run once for each candidate, whatever the planner believes of the table's size. The row it locks
+      -- may be newer than the one that was seen: granted and handed back since, for another time.
+      select picked.at, j.* from picked cross join lateral (
+        select j.ctid as job_at, j.id, greatest(j.fence, floor) + 1 as fence from interlock.job j
+        where j.tenant = p_tenant and j.id = picked.job_id and j.status <= 'retry' and j.run_at = picked.run_at for update skip locked) j
+      limit p_limit - cardinality(got)
     ), taken as (
       -- Only what is taken out of ready is granted: a row that lost its place in the line meanwhile is another one now.
       delete from interlock.ready q using locked where q.ctid = locked.at returning locked.job_at, locked.id, locked.fence
@@ -104,7 +106,7 @@ begin
     lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)), j.timeout_seconds) * interval '1 second',
     started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim', actor = 'worker:' || p_worker,
     reason = null, metadata = null
-  where j.ctid = any(got)
+  from (select g.at from unnest(got) as g(at) limit cardinality(got)) g where j.ctid = g.at
   returning j.tenant, j.id, j.seq, j.type, j.status, j.priority, j.payload, j.headers, j.traceparent, j.tags, j.agent_kind,
     j.agent_id, j.affinity_key, j.repository, j.requires, j.idempotency_key, j.webhook, j.parent_id, j.redrive_of, j.created_by,
     j.requested_by, j.run_at, j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.max_attempts,

@@ -49,7 +49,7 @@ begin
       v.lease_expires_at, v.heartbeat_at, v.gate_id, v.awaiting, v.cancel_requested_at, v.cancel_reason, null::text, v.checkpoint_seq,
       v.usage, null::text, v.result_summary, null::text, v.sanitized, v.version, v.releases, v.created_at, v.updated_at, v.started_at,
       v.run_started_at, v.finished_at, v.blocked from ' || found_in
-    || case when p_before_seq is null then '' else ' and v.seq < $12' end
+    || case when p_before_seq is null then ' and v.seq <= 9223372036854775807' else ' and v.seq < $12' end
     || case when p_statuses is null then '' else ' and v.status = any($2)' end
     || case when p_type is null then '' else ' and v.type = $3' end
     || case when p_agent_kind is null then '' else ' and v.agent_kind = $4 and v.agent_id = $5' end

@@ -42,7 +42,7 @@ create or replace function interlock.agents(p_tenant text, p_after_kind text, p_
 returns setof interlock.agent language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return query select a.* from interlock.agent a where a.tenant = p_tenant and (a.kind, a.id) > (p_after_kind, p_after_id)
+  return query select a.* from interlock.agent a where a.tenant = p_tenant and a.kind >= p_after_kind and (a.kind, a.id) > (p_after_kind, p_after_id)
     order by a.kind, a.id limit p_limit;
 end $$;
 
