@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import asyncpg
 
@@ -15,6 +16,9 @@ from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.postgres.connection import Conn, array_literal, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
+T = TypeVar("T")
+# Ids go as one text: as an array the driver would look at every element.
+_ENQUEUE: Final = call("enqueue", 16).replace("$3", "$3::text::uuid[]")
 REGISTRY_CHANGED: Final = "IL001"
 MOST_AGENTS: Final = 100_000
 MOST_ROUTES: Final = 100_000
@@ -29,6 +33,8 @@ class Routes:
     async def of(self, connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> list[tuple[int, int]]:
         """Number and base of each job's route, made where it is new."""
         keys: list[Key] = [(tenant, j.type, j.requires, j.priority, j.repository, j.affinity_key) for j in jobs]
+        with contextlib.suppress(KeyError):
+            return [self._known[key] for key in keys]
         known = {key: self._known[key] for key in keys if key in self._known}
         if new := sorted({key for key in keys if key not in known}, key=repr):
             columns = zip(*((type, array_literal(requires), *rest) for _, type, requires, *rest in new), strict=True)
@@ -189,34 +195,36 @@ async def _insert(
     """Number and time of every job that was added, by id."""
     if not jobs:
         return {}
-    rows_in = (
-        (
-            j.id,
-            j.type,
-            j.payload,
-            j.priority,
-            no,
-            base,
-            line,
-            j.max_attempts,
-            j.created_by,
-            j.idempotency_key,
-            j.body_sha256,
-            _rest(j),
-        )
+    rows = (
+        (j.id, j.type, j.payload, j.priority, no, base, line, j.max_attempts, j.created_by, j.idempotency_key,
+         j.body_sha256, j.agent_kind, j.agent_id, _rest(j))
         for j, (no, base), line in jobs
-    )
-    columns = list(zip(*rows_in, strict=True))
-    rows = await connection.fetch(
-        call("enqueue", 2 + len(columns), columns="new_id, new_seq, interlock.clock()"), tenant, registry, *columns
-    )
-    return {row[0]: (row[1], row[2]) for row in rows}
+    )  # fmt: skip
+    ids, types, payloads, priorities, routes, bases, lines, attempts, creators, *rare = zip(*rows, strict=True)
+    answer = await connection.fetchrow(
+        _ENQUEUE, tenant, registry, "{" + ",".join(ids) + "}", types, payloads, _shared(priorities), routes, bases,
+        lines, _shared(attempts), _shared(creators), *map(_some, rare),
+    )  # fmt: skip
+    assert answer is not None
+    seqs, added, at = answer
+    if added is None:
+        return {id: (seq, at) for id, seq in zip(ids, sorted(seqs), strict=True)}
+    return {id: (seq, at) for id, seq in zip(added.split(), seqs, strict=True)}
+
+
+def _shared(values: Sequence[T]) -> Sequence[T]:
+    """The values, or the first one where all are the same."""
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def _some(values: Sequence[T | None]) -> Sequence[T | None] | None:
+    """The values, or nothing where there is none."""
+    return None if values.count(None) == len(values) else values
 
 
 _RARE: Final = (
     "run_at", "delay_seconds", "deadline", "timeout_seconds", "backoff", "expiry_delay_seconds", "headers",
-    "traceparent", "agent_kind", "agent_id", "affinity_key", "repository", "webhook", "parent_id",
-    "redrive_of", "requested_by",
+    "traceparent", "affinity_key", "repository", "webhook", "parent_id", "redrive_of", "requested_by",
 )  # fmt: skip
 _rare: Final = attrgetter(*_RARE, "tags", "requires")
 _NOTHING: Final = (None,) * len(_RARE) + ((), ())

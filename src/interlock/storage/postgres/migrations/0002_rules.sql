@@ -110,19 +110,19 @@ begin
   if current_tenant() is null then  -- somebody who needs no tenant to see rows
     perform set_config('interlock.tenant', n.tenant, true) from born n limit 1;
   end if;
+  insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
+  select n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, n.updated_at,
+    history_hash(null, n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, at_field)
+  from born n;
+  insert into tally (tenant, type, minute, to_status, count)
+  select n.tenant, n.type, date_trunc('minute', t), 'queued', count(*) from born n group by n.tenant, n.type;
   select bool_or(n.line is not null) into lines from born n;
   if lines then
     select array_agg(distinct n.line order by n.line) into nos from born n where n.line is not null;
     limited := lock_agents(nos);
   end if;
-  insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
-  select n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, n.updated_at,
-    history_hash(null, n.tenant, n.id, 1, null, n.status, n.verb, n.actor, 1, 0, n.reason, n.metadata, at_field)
-  from born n;
   insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
   select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline, n.line, coalesce(n.line = any(limited), false) from born n;
-  insert into tally (tenant, type, minute, to_status, count)
-  select n.tenant, n.type, date_trunc('minute', t), 'queued', count(*) from born n group by n.tenant, n.type;
   if exists (select from (select distinct n.tenant, n.route from born n) b
              where not exists (select from route r where r.tenant = b.tenant and r.no = b.route)) then
     raise exception 'interlock: a job names a route that does not exist' using errcode = 'foreign_key_violation';
@@ -139,7 +139,8 @@ end $$;
 create trigger after_insert after insert on interlock.job referencing new table as born
   for each statement execute function interlock.after_insert();
 
--- Order of work: the agents of the changed jobs are locked before anything that indexes the truth is touched, so that
+-- Order of work: history and tally first, since nobody waits for those; then the agents of the changed jobs, which are held until the
+-- transaction ends; they are locked before anything that indexes the truth is touched, so that
 -- whoever holds an agent's row sees ready, lease and what else tells of its places as of whole transitions.
 create function interlock.after_update() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp
@@ -152,14 +153,37 @@ declare
   parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
   part record;
 begin
-  select count(*), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
-    bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),
-    bool_or(parent_id is not null and status >= 'succeeded'), bool_or(line is not null and status <> 'running'),
-    bool_or(line is not null and status = 'running' and previous <> 'running')
-  into changes, granted, ended, entered, left_ready, children, lines, granted_lines from changed;
-  if changes = 0 then return null; end if;
   if current_tenant() is null then  -- somebody who needs no tenant to see rows
     perform set_config('interlock.tenant', n.tenant, true) from changed n limit 1;
+  end if;
+  -- One look at the changed rows, for the tally and for what there is to do.
+  with moves as materialized (
+    select n.tenant, n.type, n.previous, n.status, count(*) as n, bool_or(n.parent_id is not null) as of_parents,
+      bool_or(n.line is not null) as of_lines from changed n group by n.tenant, n.type, n.previous, n.status
+  ), counted as (
+    insert into tally (tenant, type, minute, from_status, to_status, count)
+    select m.tenant, m.type, date_trunc('minute', t), m.previous, m.status, m.n from moves m where m.status <> m.previous
+  )
+  select coalesce(sum(n), 0), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
+    bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),
+    bool_or(of_parents and status >= 'succeeded'), bool_or(of_lines and status <> 'running'),
+    bool_or(of_lines and status = 'running' and previous <> 'running')
+  into changes, granted, ended, entered, left_ready, children, lines, granted_lines from moves;
+  if changes = 0 then return null; end if;
+
+  insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
+  select n.tenant, n.id, n.version, n.previous, n.status, n.verb, n.actor, a.attempt, n.fence, n.reason, n.metadata, n.updated_at,
+    history_hash(p.hash, n.tenant, n.id, n.version, n.previous, n.status, n.verb, n.actor, a.attempt, n.fence,
+      n.reason, n.metadata, at_field)
+  from changed n
+  cross join lateral (select n.attempt - case when n.status = 'retry' and n.previous = 'running' then 1 else 0 end as attempt) a
+  -- offset 0 keeps the planner from turning the join round: always from the few changed rows to the many of history
+  cross join lateral (select h.hash from job_history h
+    where h.tenant = n.tenant and h.job_id = n.id and h.version = n.version - 1 offset 0) p;
+  get diagnostics written = row_count;
+  if written <> changes then
+    raise exception 'interlock: the history of a job lacks the row before this change; run interlock audit verify'
+      using errcode = 'data_corrupted';
   end if;
 
   if children then
@@ -181,24 +205,6 @@ begin
       limited := lock_agents(nos);
     end if;
   end if;
-
-  insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
-  select n.tenant, n.id, n.version, n.previous, n.status, n.verb, n.actor, a.attempt, n.fence, n.reason, n.metadata, n.updated_at,
-    history_hash(p.hash, n.tenant, n.id, n.version, n.previous, n.status, n.verb, n.actor, a.attempt, n.fence,
-      n.reason, n.metadata, at_field)
-  from changed n
-  cross join lateral (select n.attempt - case when n.status = 'retry' and n.previous = 'running' then 1 else 0 end as attempt) a
-  -- offset 0 keeps the planner from turning the join round: always from the few changed rows to the many of history
-  cross join lateral (select h.hash from job_history h
-    where h.tenant = n.tenant and h.job_id = n.id and h.version = n.version - 1 offset 0) p;
-  get diagnostics written = row_count;
-  if written <> changes then
-    raise exception 'interlock: the history of a job lacks the row before this change; run interlock audit verify'
-      using errcode = 'data_corrupted';
-  end if;
-  insert into tally (tenant, type, minute, from_status, to_status, count)
-  select n.tenant, n.type, date_trunc('minute', t), n.previous, n.status, count(*) from changed n
-  where n.status <> n.previous group by n.tenant, n.type, n.previous, n.status;
 
   if granted then
     if granted_lines and exists (

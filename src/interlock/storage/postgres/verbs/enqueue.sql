@@ -63,44 +63,49 @@ begin
   return found_no;
 end $$;
 
--- Adds jobs in the order given. What few jobs have comes as one JSON object each, in `rests`, null where there is none. A key
--- that another job holds, or an id that is there, inserts nothing for that item; keys are taken in one order everywhere, so
--- that two batches with the same keys cannot wait for each other. The caller has checked the jobs against the registry as of p_registry.
+-- Adds jobs in the order given. What few jobs have comes as one JSON object each, in `rests`, null where there is none; priorities,
+-- max_attempts and creators may stop after the first, which then holds for all. A key that another job holds, or an id that is there,
+-- inserts nothing for that item; keys are taken in one order everywhere, so that two batches with the same keys cannot wait for each
+-- other. The caller has checked the jobs against the registry as of p_registry. Answers with the numbers of the jobs, which grow in the
+-- order given, and with their ids only if not all were added: a row for each is dear to a client.
 create or replace function interlock.enqueue(
-  p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], routes bigint[], bases bigint[], lines bigint[],
-  max_attempts integer[], creators text[], keys text[], bodies bytea[], rests text[]
-) returns table (new_id uuid, new_seq bigint) language plpgsql
+  p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], routes bigint[], bases bigint[],
+  lines bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], rests text[],
+  out seqs bigint[], out added text, out at timestamptz
+) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
-  t timestamptz := interlock.clock();
   epoch timestamptz := 'epoch';
   micro interval := '1 microsecond';
 begin
+  at := interlock.clock();
   perform set_config('interlock.tenant', p_tenant, true);
   if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
     raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
   end if;
-  return query
-  insert into interlock.job (tenant, id, seq, type, status, priority, route, base, line, run_at, deadline, timeout_seconds, attempt, max_attempts, fence,
-    version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository, affinity_key,
-    requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
-    requested_by, payload)
-  overriding system value
-  select p_tenant, n.id, n.seq, n.type, 'queued', n.priority, n.route, n.base, n.line,
-    coalesce(epoch + (r ->> 'run_at')::bigint * micro, t + (r ->> 'delay_seconds')::double precision * interval '1 second', t),
-    epoch + (r ->> 'deadline')::bigint * micro, (r ->> 'timeout_seconds')::double precision, 1, n.max_attempts, 0, 1, 0, t, t,
-    'enqueue', n.creator, (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, r ->> 'agent_kind', r ->> 'agent_id',
-    r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
-    n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
-    r ->> 'webhook', n.creator, r ->> 'requested_by', n.payload
-  from (
-    select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
-    from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, rests)
-      as u(id, type, payload, priority, route, base, line, max_attempts, creator, key, body, rest)
-    offset 0
-  ) n
-  order by n.key, n.seq
-  on conflict do nothing returning id, seq;
+  with born as (
+    insert into interlock.job (tenant, id, seq, type, status, priority, route, base, line, run_at, deadline, timeout_seconds, attempt,
+      max_attempts, fence, version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository,
+      affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
+      requested_by, payload)
+    overriding system value
+    select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.route, n.base, n.line,
+      coalesce(epoch + (r ->> 'run_at')::bigint * micro, at + (r ->> 'delay_seconds')::double precision * interval '1 second', at),
+      epoch + (r ->> 'deadline')::bigint * micro, (r ->> 'timeout_seconds')::double precision, 1, coalesce(n.max_attempts, enqueue.max_attempts[1]),
+      0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, n.agent_kind,
+      n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
+      n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
+      r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload
+    from (
+      select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
+      from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests)
+        as u(id, type, payload, priority, route, base, line, max_attempts, creator, key, body, agent_kind, agent_id, rest)
+      offset 0
+    ) n
+    order by n.key, n.seq
+    on conflict do nothing returning id, seq)
+  select coalesce(array_agg(b.seq), '{}'), case when count(*) < cardinality(ids) then coalesce(string_agg(b.id::text, ' '), '') end
+  into seqs, added from born b;
 end $$;
 
 -- Who holds these keys or ids already.
