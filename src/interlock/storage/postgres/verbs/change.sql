@@ -53,7 +53,9 @@ create or replace function interlock.change(
   p_tenant text, ids uuid[], versions integer[], statuses interlock.status[], verbs text[], actors text[], attempts integer[],
   release_counts integer[], reasons text[], metadatas text[], run_ats timestamptz[], errors text[], cancel_requests timestamptz[],
   cancel_reasons text[], sanitizeds boolean[], gate_ids uuid[]
-) returns integer language plpgsql as $$
+) returns integer language plpgsql
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+  set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := interlock.clock();
   changed integer;
