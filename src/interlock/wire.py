@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -84,6 +83,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     requested_by: str | None = None
 
 
+_PLAIN: Final = msgspec.structs.astuple(JobRequest(type=""))[2:]  # says nothing beyond type and payload
+
+
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A bearer token as somebody asks for it; absent types and repositories mean any, absent capabilities none."""
 
@@ -121,6 +123,11 @@ def new_job(
     judged: bool = False,
 ) -> NewJob:
     """The request checked and complete, with an id of its own; what it leaves open comes from the defaults."""
+    payload = (text.measured if judged else text.check)(bytes(request.payload), what="payload", limit=limits.payload)
+    if defaults == NO_DEFAULTS and not requires and msgspec.structs.astuple(request)[2:] == _PLAIN:
+        return NewJob(
+            new_id(shard), name(request.type, "type"), payload, created_by=created_by, traceparent=traceparent
+        )
     if request.run_at is not None and request.delay_seconds is not None:
         raise Invalid("give run_at or delay_seconds, not both", pointer="/delay_seconds")
     deadline = instant(request.deadline, "deadline")
@@ -130,7 +137,7 @@ def new_job(
     return NewJob(
         id=new_id(shard),
         type=name(request.type, "type"),
-        payload=(text.measured if judged else text.check)(bytes(request.payload), what="payload", limit=limits.payload),
+        payload=payload,
         priority=whole(_first(request.priority, defaults.priority, 0), "priority", -1000, 1000),
         run_at=instant(request.run_at, "run_at"),
         delay_seconds=seconds(request.delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
@@ -305,13 +312,13 @@ _TIMES: Final = (
 )  # fmt: skip
 _JSON: Final = ("payload", "headers", "checkpoint", "usage", "result", "error", "backoff")
 _FOLDED: Final = ("agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked")
-_SHOWN: Final = tuple(field for field in Job._fields if field not in _FOLDED)
-_shown: Final = attrgetter(*_SHOWN)
 
 
 def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
     """A job as the API shows it; JSON text stays as it is."""
-    shown: dict[str, Any] = dict(zip(_SHOWN, _shown(job), strict=True))
+    shown: dict[str, Any] = dict(zip(Job._fields, job, strict=True))
+    for field in _FOLDED:
+        del shown[field]
     for field in _TIMES:
         if shown[field] is not None:
             shown[field] = when(shown[field])
@@ -319,9 +326,9 @@ def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
         if shown[field] is not None:
             shown[field] = msgspec.Raw(shown[field].encode())
     shown["agent"] = None if job.agent_kind is None else {"kind": job.agent_kind, "id": job.agent_id}
-    held = job.status is Status.RUNNING and job.lease_expires_at is not None
-    expires_at = when(job.lease_expires_at or 0)
-    shown["lease"] = {"worker": job.worker, "fence": job.fence, "expires_at": expires_at} if held else None
+    shown["lease"] = None
+    if job.status is Status.RUNNING and job.lease_expires_at is not None:
+        shown["lease"] = {"worker": job.worker, "fence": job.fence, "expires_at": when(job.lease_expires_at)}
     shown["webhook"] = None if job.webhook is None else spoken(job.webhook)[1]
     shown["location"] = job.location(now)
     shown["retry_count"] = job.retry_count

@@ -1,19 +1,17 @@
 """Fixtures of the contract suite: a store of either engine, a tenant of one's own, and doors beside the verbs.
 
-Tests of one file share a PostgreSQL database, each under its own tenant: making a database costs more than most tests.
-Over shards they share two, and by their names about half of the tenants live on each.
+Tests of one file share a PostgreSQL database, each under its own tenant, and the connections to it: to make either costs
+more than most tests. Over shards they share two, and by their names about half of the tenants live on each.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
-import asyncpg
 import pytest
+import pytest_asyncio
 
 from interlock.domain.shards import first_home
 from interlock.storage.contract import Store
@@ -22,28 +20,26 @@ from interlock.storage.shards.opening import open_router
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import Desk
 from tests.contract.doors import MASTER, Door, open_door
+from tests.support.emptied import lent_database
+from tests.support.loops import share_the_loop_of_their_file
 from tests.support.postgres import Postgres
 from tests.support.shards import SHARDS, copied_shards, resident
-from tests.support.stores import APP_LOGIN, ENGINES, TEMPLATE, ManualClock
+from tests.support.stores import APP_LOGIN, ENGINES, TEMPLATE, ManualClock, migrated_file
 
 _numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Whoever uses the store of its file runs in the loop of its file."""
+    ours = (item for item in items if Path(__file__).parent in item.path.parents)
+    share_the_loop_of_their_file(item for item in ours if "store" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="module")
 def database(postgres: Postgres) -> Iterator[str]:
     """The name of a PostgreSQL database for the tests of one file."""
-    name = f"interlock_contract_{os.getpid()}_{next(_numbers)}"
-
-    async def admin(statement: str) -> None:
-        connection = await asyncpg.connect(postgres.dsn())
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
-
-    asyncio.run(admin(f"create database {name} template {TEMPLATE}"))
-    yield name
-    asyncio.run(admin(f"drop database {name} with (force)"))
+    with lent_database(postgres, TEMPLATE) as name:
+        yield name
 
 
 @pytest.fixture(params=(*ENGINES, "shards"))
@@ -63,30 +59,61 @@ def shards(postgres: Postgres) -> Iterator[dict[str, str]]:
 def place(engine: str, tenant: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Where the tenant's jobs are kept: the path of a file, or the name of a database."""
     if engine == "sqlite":
-        return str(tmp_path / "interlock.db")
+        return migrated_file(tmp_path / "interlock.db")
     if engine == "shards":
         return str(request.getfixturevalue("shards")[first_home(tenant, SHARDS)])
     return str(request.getfixturevalue("database"))
 
 
-@pytest.fixture
-async def store(
-    engine: str, place: str, clock: ManualClock, postgres: Postgres, request: pytest.FixtureRequest
-) -> AsyncIterator[Store]:
-    """A store on either engine, on PostgreSQL as the app role, with a clock that stands still until moved."""
-    opened: Store
-    if engine == "sqlite":
-        opened = await SQLiteStore.open(place, clock=clock)
-    elif engine == "shards":
-        databases = request.getfixturevalue("shards")
-        addresses = {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
-        opened = await open_router(addresses, size=2, clock=clock)
-    else:
-        opened = await PostgresStore.open(postgres.dsn(place, user=APP_LOGIN), size=2, clock=clock)
+class Watch:
+    """Shows the time of whichever test is running, for stores that outlive one test."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+
+    def __call__(self) -> int:
+        return self.clock.now
+
+
+@pytest.fixture(scope="module")
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sqlite_store(place: str, clock: ManualClock) -> AsyncIterator[Store]:
+    store = await SQLiteStore.open(place, clock=clock)
     try:
-        yield opened
+        yield store
     finally:
-        await opened.close()
+        await store.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def postgres_store(database: str, watch: Watch, postgres: Postgres) -> AsyncIterator[Store]:
+    store = await PostgresStore.open(postgres.dsn(database, user=APP_LOGIN), size=2, clock=watch)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shards_store(shards: dict[str, str], watch: Watch, postgres: Postgres) -> AsyncIterator[Store]:
+    addresses = {name: postgres.dsn(database, user=APP_LOGIN) for name, database in shards.items()}
+    store = await open_router(addresses, size=2, clock=watch)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+def store(engine: str, clock: ManualClock, watch: Watch, request: pytest.FixtureRequest) -> Store:
+    """A store on either engine, on PostgreSQL as the app role, with a clock that stands still until moved."""
+    watch.clock = clock
+    opened: Store = request.getfixturevalue(f"{engine}_store")
+    return opened
 
 
 @pytest.fixture
@@ -114,9 +141,24 @@ def neighbour(store: Store, tenant: str, clock: ManualClock) -> Desk:
 
 
 @pytest.fixture
+def door_name(engine: str) -> str:
+    """Which door is tried."""
+    return MASTER[engine]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def door(
+    door_name: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+) -> AsyncIterator[Door]:
+    """Direct SQL, unless a test says otherwise as somebody who may do everything."""
+    async with open_door(door_name, place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def master(
     engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
 ) -> AsyncIterator[Door]:
-    """Direct SQL as somebody who may do everything."""
+    """The door by which a job is brought into a status that no verb leads to yet."""
     async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
         yield opened

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from interlock.domain.lifecycle import TERMINAL, Status, is_legal
-from interlock.storage.contract import Store
 from tests.contract.builders import Desk, new_id
-from tests.contract.doors import DOORS, MASTER, DatabaseError, Door, job_in, move, moved, open_door, refusal, update
-from tests.support.postgres import Postgres
-from tests.support.stores import ManualClock
+from tests.contract.doors import DOORS, DatabaseError, Door, job_in, move, moved, refusal, update
 
 
 @pytest.fixture(params=["functions", "owner", "app"])
@@ -24,23 +20,6 @@ def door_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def engine(door_name: str) -> str:
     return DOORS[door_name]
-
-
-@pytest.fixture
-async def door(
-    door_name: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
-) -> AsyncIterator[Door]:
-    async with open_door(door_name, place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def master(
-    engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
-) -> AsyncIterator[Door]:
-    """The door by which a job is brought into a status that no verb leads to yet."""
-    async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("origin", Status)

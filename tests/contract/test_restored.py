@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from interlock.domain.approval import OpenGate
 from interlock.domain.artifact import Holder, Opening
@@ -24,7 +25,7 @@ from tests.support.postgres import Postgres
 from tests.support.stores import ManualClock
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def owned(engine: str, place: str, store: Store, clock: ManualClock, postgres: Postgres) -> AsyncIterator[Store]:
     """The store as the owner of the database opens it."""
     if engine == "sqlite":

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from interlock.domain.operations import PruneOrder
 from interlock.domain.presence import Sighting
@@ -32,7 +33,7 @@ def engine() -> str:
     return "postgres"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def app(place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres) -> AsyncIterator[Door]:
     """A connection as the app role, acting for the tenant of the test."""
     async with open_door("app", place=place, tenant=tenant, clock=clock, postgres=postgres) as opened:
@@ -75,6 +76,7 @@ async def furnish(desk: Desk) -> None:
     hash = hashlib.sha256(desk.tenant.encode()).digest()
     await desk.store.create_tokens(desk.tenant, [NewToken(new_id(), hash, ("read",), OPERATOR)])
     await desk.store.note_workers(desk.tenant, [Sighting("w1", (ask(),))])
+    await desk.store.note_stretches(1, 1000)
     assert isinstance(desk.store, PostgresStore)
     await desk.store.place(desk.tenant, "a")
 
@@ -85,6 +87,9 @@ FORBIDDEN = [
     "DELETE FROM prune",
     "INSERT INTO setback SELECT * FROM setback",
     "DELETE FROM setback",
+    "INSERT INTO stretch SELECT * FROM stretch",
+    "DELETE FROM stretch",
+    "DELETE FROM stretch_word",
     "UPDATE artifact SET sha256 = sha256",
     "DELETE FROM artifact_usage",
     "UPDATE approval SET prompt = 'x'",
@@ -186,8 +191,10 @@ async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Doo
         "gate_of_token": "TABLE(tenant text, gate_id uuid)",
         "due_leases": "TABLE(tenant text, job_id uuid)",
         "due_lines": "SETOF text",
+        "long_tails": "SETOF text",
         "long_tallies": "SETOF text",
         "moves": "TABLE(tenant text, shard text, other text, phase text)",
+        "places_given": "bigint",
         "population": "TABLE(shard text, tenants bigint)",
         "old_tokens": "TABLE(tenant text, token_id uuid)",
         "old_workers": "TABLE(tenant text, name text)",

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from interlock.storage.contract import Store
 from interlock.storage.migrate import migrations
@@ -19,7 +20,7 @@ from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def beside(
     engine: str,
     place: str,

@@ -21,6 +21,7 @@ from interlock.storage.shards.move import Moved, Mover
 from interlock.storage.shards.opening import open_router
 from interlock.storage.shards.router import Router
 from interlock.wire import new_id
+from tests.contract.artifacts import file, listed, show
 from tests.contract.builders import Desk, beat, complete, fail, new_job
 from tests.contract.gates import ballot, decided, waiting
 from tests.contract.progress import event, keep, report, step, tell
@@ -81,6 +82,7 @@ async def test_everything_a_tenant_has_comes_along_and_goes_on(desk: Desk, owner
     born = [answer.id for answer in await store.enqueue(tenant, jobs, terms=terms) if isinstance(answer, Enqueued)]
     (held,) = await desk.claim(limit=5, lease_seconds=600)
     await keep(desk, step(held))
+    (kept,) = await show(desk, file(held))
     assert await tell(desk, report(held, event("one"))) == (1,)
     await eventually(lambda: _fed(desk, START, ["one"]))
     place = (await store.feed(tenant, START, limit=10))[-1].place
@@ -103,6 +105,7 @@ async def test_everything_a_tenant_has_comes_along_and_goes_on(desk: Desk, owner
     assert {id: await desk.trace(id) for id in before} == before
     assert await store.stats(tenant) == stats
     assert await store.head() == head
+    assert (await listed(desk, held), await store.artifact_home(tenant, kept.id)) == ([kept], held.id)
     await desk.verify()
     again = await store.enqueue(tenant, [job._replace(id=new_id()) for job in jobs], terms=terms)
     assert [(a.id, a.replayed) for a in again if isinstance(a, Enqueued)] == [(id, True) for id in born]

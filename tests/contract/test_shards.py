@@ -20,6 +20,7 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.opening import open_router
 from interlock.storage.shards.router import Router
 from interlock.wire import new_id
+from tests.contract.artifacts import file, show
 from tests.contract.builders import NEVER, Desk, complete, new_job
 from tests.contract.gates import ballot, decided, waiting
 from tests.support.eventually import eventually
@@ -118,6 +119,20 @@ async def test_claims_go_round_the_shards_of_a_tenant(wide: Desk, spread: Spread
     await on_both(wide, spread)
     assert len(await wide.claim(limit=6)) == 6
     assert await wide.claim() == []
+
+
+async def test_an_artifact_is_found_by_its_id_alone_on_whichever_shard_its_job_is(
+    wide: Desk, spread: Spread, tenant: str
+) -> None:
+    await on_both(wide, spread, 1)
+    jobs = await wide.claim(limit=2)
+    assert {birth_shard(job.id) for job in jobs} == {0, 1}
+    shown = await show(wide, *(file(job) for job in jobs))
+    for current in SHARDS:
+        spread.current = current
+        assert [await wide.store.artifact_home(tenant, one.id) for one in shown] == [job.id for job in jobs]
+        assert await wide.store.artifact_home(tenant, NEVER) is None
+        assert await wide.store.artifact_home(f"{tenant} too", shown[0].id) is None
 
 
 async def test_a_repeated_claim_gets_what_it_was_granted_wherever_that_is(wide: Desk, spread: Spread) -> None:

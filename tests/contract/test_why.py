@@ -1,21 +1,13 @@
-"""Why a job does not run, held against the claim itself: ready means granted, and a clause that is lifted is gone."""
+"""Why a job does not run, clause by clause: what is said is what holds the job back."""
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from interlock.domain.job import Job
-from interlock.domain.policy import ClaimAsk
 from interlock.domain.presence import LATELY_SECONDS, Sighting
 from interlock.domain.registry import Agent
-from interlock.domain.why import Clause, Why, explain
-from interlock.storage.contract import Store
+from interlock.domain.why import Clause
 from tests.contract.builders import (
     FIXED,
     NEVER,
@@ -25,37 +17,10 @@ from tests.contract.builders import (
     cancel,
     complete,
     fail,
-    new_job,
     release,
 )
 from tests.contract.gates import ballot, decided, open_gate, waiting
-from tests.support.stores import START, ManualClock
-
-_numbers = itertools.count(1)
-
-
-async def why(desk: Desk, job_id: str) -> Why:
-    found = await desk.store.circumstances(desk.tenant, job_id)
-    assert found is not None
-    assert found.now == desk.clock.now
-    return explain(found)
-
-
-async def clauses(desk: Desk, job_id: str) -> list[str]:
-    """Every clause that holds, the one that decides first."""
-    told = await why(desk, job_id)
-    return [told.clause, *(reason.clause for reason in told.also)]
-
-
-async def details(desk: Desk, job_id: str) -> dict[str, Any]:
-    return dict((await why(desk, job_id)).reason.details)
-
-
-async def seen(desk: Desk, **fields: Any) -> ClaimAsk:
-    """A worker is noted as asking; the ask is the answer."""
-    asked = ask(**fields)
-    await desk.store.note_workers(desk.tenant, [Sighting(asked.worker, (asked,))])
-    return asked
+from tests.contract.reasons import clauses, details, seen, why
 
 
 async def test_a_ready_job_is_granted_to_the_worker_that_is_named(desk: Desk) -> None:
@@ -342,97 +307,3 @@ async def test_another_tenants_job_is_unknown_and_its_workers_are_nobody(desk: D
     assert await rival.store.circumstances(rival.tenant, id) is None
     assert await desk.store.circumstances(desk.tenant, NEVER) is None
     assert await clauses(desk, id) == ["no_worker_for_type"]
-
-
-TYPES, CAPABILITIES, REPOSITORIES, KEYS, AGENTS = ("a", "b"), ("gpu", "net"), ("org/x",), ("h1",), ("p", "q")
-EVERYTHING = {"types": None, "capabilities": frozenset(CAPABILITIES), "repositories": None, "affinity_keys": None}
-
-
-def some(names: tuple[str, ...]) -> st.SearchStrategy[frozenset[str]]:
-    return st.frozensets(st.sampled_from(names))
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 2**32),
-    limits=st.fixed_dictionaries({agent: st.sampled_from((None, 1, 2)) for agent in AGENTS}),
-    strict=st.booleans(),
-    paused=some(TYPES),
-    asked=st.builds(
-        ClaimAsk,
-        worker=st.just("w1"),
-        types=st.none() | some(TYPES),
-        repositories=st.none() | some(REPOSITORIES),
-        capabilities=some(CAPABILITIES),
-        affinity_keys=st.none() | some(KEYS),
-        limit=st.just(100),
-        lease_seconds=st.none(),
-        claim_id=st.none(),
-    ),
-)
-async def test_exactly_the_jobs_that_are_called_ready_are_granted_to_the_worker_that_was_seen(
-    store: Store,
-    clock: ManualClock,
-    seed: int,
-    limits: dict[str, int | None],
-    strict: bool,
-    paused: frozenset[str],
-    asked: ClaimAsk,
-) -> None:
-    clock.now = START
-    chance = random.Random(seed)
-    desk = Desk(store, f"why-{next(_numbers)}", clock)
-    for agent, limit in limits.items():
-        await store.set_agent(desk.tenant, Agent("bot", agent, limit, strict))
-    ids = await add_some(desk, chance)
-    for job in await desk.claim(worker="w0", limit=chance.randrange(1, 6), lease_seconds=3600, **EVERYTHING):
-        ids += await end_somehow(desk, chance, job)
-    ids += await add_some(desk, chance)
-    for type in paused:
-        await store.pause(desk.tenant, type, actor=OPERATOR, reason=None)
-    clock.advance(chance.choice((0, 2, 4)))
-    await seen(desk, **asked._asdict())
-    told = {id: await why(desk, id) for id in ids}
-    ready = {id for id in ids if told[id].clause is Clause.READY}
-    granted = set(await desk.claimed(**asked._asdict()))
-    assert granted == ready, {id: told[id].to_dict() for id in granted ^ ready}
-
-
-async def add_some(desk: Desk, chance: random.Random) -> list[str]:
-    """Jobs with needs of every kind. A deadline that passes frees a place in a line, so those have none."""
-    made = []
-    for _ in range(chance.randint(2, 6)):
-        fields: dict[str, Any] = {
-            "type": chance.choice(TYPES),
-            "priority": chance.choice((0, 0, 1)),
-            "requires": tuple(sorted(chance.sample(CAPABILITIES, chance.choice((0, 0, 1, 2))))),
-            "repository": chance.choice((None, None, *REPOSITORIES)),
-            "affinity_key": chance.choice((None, None, *KEYS)),
-            "delay_seconds": chance.choice((0, 0, 3)),
-        }
-        if chance.random() < 0.6:
-            fields |= {"agent_kind": "bot", "agent_id": chance.choice(AGENTS)}
-        elif chance.random() < 0.3:
-            fields["deadline"] = desk.after(1)
-        made.append(new_job(**fields))
-    return await desk.add_all(made)
-
-
-async def end_somehow(desk: Desk, chance: random.Random, job: Job) -> list[str]:
-    """One of the ways in which a run goes on or ends; new jobs that came of it."""
-    match chance.randrange(7):
-        case 0:
-            await desk.do(complete(job))
-        case 1:
-            await desk.do(fail(job, retry_after_seconds=chance.choice((0.1, 3))))
-        case 2:
-            await desk.do(release(job, delay_seconds=chance.choice((0, 3))))
-        case 3:
-            await desk.do(open_gate(job))
-        case 4:
-            child = await desk.add(type="a", parent_id=job.id)
-            await desk.do(release(job, children=(child,)))
-            return [child]
-        case 5:
-            await desk.do(cancel(job.id))
-    return []

@@ -15,7 +15,7 @@ from interlock.domain.why import Clause
 from interlock.storage.contract import Store
 from tests.contract.builders import OPERATOR, Desk, complete, release
 from tests.contract.gates import ballot, decided, open_gate
-from tests.contract.test_why import clauses, seen
+from tests.contract.reasons import clauses, seen
 from tests.support.stores import START, ManualClock
 
 HOURS: Final = 7200.0

@@ -5,92 +5,26 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from interlock.domain.text import MAX_DEPTH, check, is_visible_name, mend, mend_text
+from interlock.domain.text import MAX_DEPTH, check, mend
 from interlock.errors import Error, Invalid, Malformed, TooLarge
+from tests.domain.json_texts import (
+    GUARDS,
+    HIGH,
+    LOW,
+    any_text,
+    checked,
+    fast,
+    mended,
+    odd_texts,
+    refusal,
+    soups,
+    structured,
+    values,
+)
 from tests.support.json_oracle import Oracle
-
-LIMIT = 1 << 22
-HIGH, LOW = "\ud83d", "\ude00"
-
-fast = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def checked(text: str | bytes) -> str:
-    return check(text, what="payload", limit=LIMIT)
-
-
-def mended(text: str | bytes) -> tuple[str, bool]:
-    return mend(text, what="payload", limit=LIMIT)
-
-
-GUARDS: list[Callable[[str], object]] = [checked, mended]
-
-
-def refusal(guard: Callable[[str], object], text: str) -> tuple[type[Error], str] | None:
-    try:
-        guard(text)
-    except Error as error:
-        return type(error), getattr(error, "pointer", "")
-    return None
-
-
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text()
-)
-values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(), inner, max_size=6),
-    max_leaves=15,
-)
-odd_strings = st.text(
-    st.sampled_from(["a", "\\", '"', "\ud800", HIGH, LOW, "\U0001f600", "\0", "u", "d", "8", "~", "/", "\ufffd"]),
-    max_size=6,
-)
-odd_values = st.recursive(
-    st.integers(-(2**64), 2**64) | st.floats() | odd_strings,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(odd_strings, inner, max_size=4),
-    max_leaves=12,
-)
-odd_texts = st.builds(
-    lambda value, ascii_only, indent: json.dumps(value, ensure_ascii=ascii_only, indent=indent),
-    odd_values,
-    st.booleans(),
-    st.sampled_from([None, 1]),
-)
-FRAGMENTS = (
-    *'{}[],:"\\ \n-.0',
-    *("1", "12", "01", "1.5", "-0", "1e5", "1e400", "-1E+309", "9223372036854775808", "-9223372036854775808"),
-    *("true", "null", "NaN", "-Infinity", "tru", '"a"', '"a":', '"\\u0061":', '{"a":1,', '"b":[', '"~/"'),
-    *("\\n", "\\u", "\\ud800", "\\uDC00", "\\ud83d\\ude00", "\\\\ud800", "\\u12"),
-    *("\ud800", "\u00e9", "\ufeff", "\x00"),
-)
-soups = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
-# Well-formed apart from its leaves, with keys that repeat more often than not.
-strings = st.lists(
-    st.sampled_from(["a", "\\u0061", "\\\\", '\\"', "\\ud83d", "\\uDE00", HIGH, LOW, "[", "}", "~", "\\/"]),
-    max_size=3,
-).map(lambda parts: '"' + "".join(parts) + '"')
-structured = st.recursive(
-    strings | st.sampled_from(["1", " true ", "-1e400", "99999999999999999999", "NaN", "0.5", "[ ]", "{\n}"]),
-    lambda inner: (
-        st.lists(inner, max_size=4).map(lambda items: f"[{','.join(items)}]")
-        | st.lists(st.tuples(strings, inner), max_size=4).map(
-            lambda pairs: "{" + ",".join(f"{key} :{value}" for key, value in pairs) + "}"
-        )
-    ),
-    max_leaves=10,
-)
-any_text = st.text(st.characters(codec=None))
-
-
-# check
 
 
 @fast
@@ -352,135 +286,3 @@ def test_hostile_megabytes_are_judged(text: str) -> None:
     """A pass that is not linear would make this test hang."""
     verdicts = [refusal(guard, text) for guard in GUARDS]
     assert verdicts[0] is not None
-
-
-# mend
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('"\\ud800"', '"\\ufffd"'),
-        ('"\\uDFFFx"', '"\\ufffdx"'),
-        ('"\ud800"', '"\ufffd"'),
-        ('"\\ud83d\\ud83d\\ude00\\ude00"', '"\\ufffd\\ud83d\\ude00\\ufffd"'),
-        ('"\\\\\\ud800\\\\ud800"', '"\\\\\\ufffd\\\\ud800"'),
-        ('"\\"\\ud800\\""', '"\\"\\ufffd\\""'),
-        ('"\\\\ud83d\\ude00"', '"\\\\ud83d\\ufffd"'),
-        ('"' + HIGH + '\\ude00"', '"\ufffd\\ufffd"'),
-        ('"' + HIGH + LOW + '"', '"\ufffd\ufffd"'),
-        (' {"\\ud800" : 1.0e0}\n', ' {"\\ufffd" : 1.0e0}\n'),
-    ],
-)
-def test_mending_replaces_lone_surrogates_and_nothing_else(text: str, expected: str) -> None:
-    assert mended(text) == (expected, True)
-
-
-def scrub(value: object) -> object:
-    """Replace surrogates in every string of a value."""
-    if isinstance(value, str):
-        return "".join("\ufffd" if 0xD800 <= ord(char) <= 0xDFFF else char for char in value)
-    if isinstance(value, list):
-        return [scrub(item) for item in value]
-    if isinstance(value, dict):
-        return {scrub(key): scrub(item) for key, item in value.items()}
-    return value
-
-
-def keys_stay_apart(value: object) -> bool:
-    if isinstance(value, list):
-        return all(map(keys_stay_apart, value))
-    if isinstance(value, dict):
-        return len({scrub(key) for key in value}) == len(value) and all(map(keys_stay_apart, value.values()))
-    return True
-
-
-@fast
-@given(odd_texts | structured)
-def test_mended_text_means_the_same_with_surrogates_replaced(text: str) -> None:
-    if refusal(mended, text):
-        return
-    result, flag = mended(text)
-    sent = json.loads(text)
-    assert flag == (Oracle(text).verdict() is not None)
-    assert len(result.encode()) == len(text.encode("utf-8", "surrogatepass"))
-    if keys_stay_apart(sent):
-        assert mended(result) == (result, False)
-        assert json.loads(result) == scrub(sent)
-        assert checked(result) == result
-
-
-def test_keys_that_mending_makes_equal_are_all_kept() -> None:
-    assert mended('{"\\ud800":1,"\\udfff":2,"\\ufffd":3}') == ('{"\\ufffd":1,"\\ufffd":2,"\\ufffd":3}', True)
-
-
-def test_keys_equal_as_sent_are_still_refused_when_mending() -> None:
-    assert refusal(mended, '{"\\ud800":1,"\\uD800":2}') == (Malformed, "/\ufffd")
-
-
-@fast
-@given(any_text)
-@example(HIGH + LOW)
-@example("\\ud800")
-def test_mended_plain_strings_encode_and_keep_every_other_character(value: str) -> None:
-    result, flag = mend_text(value)
-    assert result == scrub(value)
-    assert flag == (result != value)
-    assert result.encode().decode() == result
-
-
-# names
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a",
-        "two words",
-        "mail.send-v2/fast",
-        "\u00e9t\u00e9",
-        "\u65e5\u672c\u8a9e",
-        "\U0001f600",
-        "\U0001f469\u200d\U0001f4bb",
-        "x" * 200,
-        "\U0001f600" * 200,
-    ],
-)
-def test_names_with_something_to_see_are_taken(name: str) -> None:
-    assert is_visible_name(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        " ",
-        " a",
-        "a ",
-        "a\n",
-        "\u00a0a",
-        "a\u3000",
-        "a\tb",
-        "a\0b",
-        "a\x7fb",
-        "\u00e9\x85\u00e9",
-        "a\u2028b",
-        "a\u2029b",
-        "a\ud800",
-        "\u200b",
-        "\u200b\u200d",
-        "\u200b \u200b",
-        "\ufeff",
-        "\ue000",
-        "\U000e0001",
-        "\uffff",
-        "x" * 201,
-    ],
-)
-def test_names_that_are_blank_broken_or_padded_are_not_taken(name: str) -> None:
-    assert not is_visible_name(name)
-
-
-def test_the_limit_of_a_name_counts_characters() -> None:
-    assert is_visible_name("\u00e9" * 5, limit=5)
-    assert not is_visible_name("\u00e9" * 6, limit=5)

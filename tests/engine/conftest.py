@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 
 from interlock.domain.principal import Principal, local
+from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
+from interlock.engine.tokens import Tokens
 from interlock.storage.contract import Store
 from interlock.storage.merged import merged
 from interlock.storage.objects.directory import Directory
+from interlock.wire import Limits
+from tests.engine.deliveries import HERE
 from tests.engine.issuers import World
+from tests.engine.watched import Ticks, Watched
 from tests.support.artifacts import LIMITS
+from tests.support.receiver import Receiver, receiver
 
 
 @pytest.fixture
@@ -53,3 +59,36 @@ async def world() -> AsyncIterator[World]:
     made = World()
     yield made
     await made.issuers.close()
+
+
+@pytest.fixture
+async def desk(store: Store) -> AsyncIterator[Engine]:
+    """An engine whose webhooks may reach this machine."""
+    engine = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=30.0))
+    yield engine
+    await engine.upkeep.stop()
+    await engine.sender.stop()
+    await engine.outside.close()
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[Receiver]:
+    async with receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def ticks() -> Ticks:
+    return Ticks()
+
+
+@pytest.fixture
+def watched(store: Store) -> Watched:
+    return Watched(store)
+
+
+@pytest.fixture
+async def tokens(watched: Watched, ticks: Ticks) -> AsyncIterator[Tokens]:
+    made = Tokens(watched, ticks=ticks)  # type: ignore[arg-type]
+    yield made
+    await made.close()

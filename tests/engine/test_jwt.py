@@ -16,9 +16,7 @@ from joserfc.jwk import Key, RSAKey
 
 from interlock.domain.issuer import issuers
 from interlock.engine.jwt import LARGEST_TOKEN, LEEWAY_SECONDS
-from interlock.engine.tokens import Tokens, Trust
 from interlock.errors import Invalid, Unauthenticated
-from interlock.storage.contract import Store
 from tests.engine.issuers import (
     AUD,
     EC,
@@ -344,62 +342,3 @@ async def test_every_refusal_says_the_same_and_the_log_holds_no_token(
     assert "it has expired" in caplog.text
     signatures = [text.rsplit(".", 1)[-1] for text in texts]
     assert not [signature for signature in signatures if len(signature) > 20 and signature in caplog.text]
-
-
-# Rule 17: tenant, roles and policy from configured claims.
-
-
-async def test_a_workers_token_carries_its_policy(world: World) -> None:
-    payload = claims(
-        roles=["work", "produce"], worker_id="w1", types=["build"], repositories=["org/x.git"], capabilities=["gpu"]
-    )
-    who = await world.enter(signed(payload))
-    assert (who.actor, who.worker, who.roles) == ("worker:w1", "w1", frozenset({"work", "produce"}))
-    assert who.policy == (frozenset({"build"}), frozenset({"org/x"}), frozenset({"gpu"}))
-
-
-async def test_absent_types_are_any_and_absent_capabilities_none(world: World) -> None:
-    who = await world.enter(signed(claims(roles=["work"], types=["*"])))
-    assert who.policy == (None, None, frozenset())
-    assert who.worker == "ada"  # who names no worker works under the subject's name
-    nothing = await world.enter(signed(claims(roles=["work"], types=[], repositories=[])))
-    assert nothing.policy == (frozenset(), frozenset(), frozenset())
-
-
-async def test_a_worker_claim_of_somebody_who_does_not_work_means_nothing(world: World) -> None:
-    who = await world.enter(signed(claims(roles=["approve"], worker_id="w1")))
-    assert (who.actor, who.worker, who.roles) == ("user:ada", None, frozenset({"approve"}))
-
-
-async def test_claims_and_words_can_have_other_names(world: World) -> None:
-    world.trust(
-        trusted(
-            claims={"tenant": "https://example.com/org", "roles": ["realm", "roles"], "worker_id": "azp"},
-            roles={"ops": "operate", "robots": "work"},
-        )
-    )
-    named = {"tenant": "wrong", "roles": ["admin"], "https://example.com/org": "acme"}
-    who = await world.enter(signed(claims(**named, realm={"roles": ["ops", "admin", "read"]})))
-    assert (who.tenant, who.roles) == ("acme", frozenset({"operate"}))
-    robot = await world.enter(signed(claims(**named, realm={"roles": ["robots"]}, azp="w9")))
-    assert (robot.worker, robot.roles) == ("w9", frozenset({"work"}))
-    nobody = await world.enter(signed(claims(**named, realm="roles")))
-    assert nobody.roles == frozenset()
-    assert await world.refuses(signed(claims(tenant="acme")))
-
-
-async def test_an_issuer_may_be_kept_to_its_tenants(world: World) -> None:
-    world.trust(trusted(tenants=["acme", "beta"]))
-    assert not await world.refuses(signed(claims(tenant="beta")))
-    assert await world.refuses(signed(claims(tenant="rival")))
-
-
-async def test_a_server_takes_tokens_and_those_of_issuers_side_by_side(world: World, store: Store) -> None:
-    both = Tokens(store, Trust(issuers=world.issuers))
-    assert (await both.authenticate(signed())).actor == "user:ada"
-    for bad in (signed(key=STRANGER), "ilk_" + signed(), "nothing"):
-        with pytest.raises(Unauthenticated):
-            await both.authenticate(bad)
-    only_own = Tokens(store)
-    with pytest.raises(Unauthenticated):
-        await only_own.authenticate(signed())

@@ -4,66 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from interlock.domain.destination import Allowance
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import DELAYS_SECONDS, DeliveryFilter, DeliveryStatus
 from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
 from interlock.engine.sender import LEASE_SECONDS, Pace, Sender
-from interlock.engine.webhooks import Created, delivery_to_dict, subscription_request, subscription_to_dict
-from interlock.errors import Forbidden, IdempotencyKeyReuse, Invalid, NotFound
 from interlock.storage.contract import Store
-from interlock.wire import Limits, job_request
+from interlock.wire import Limits
+from tests.engine.deliveries import EVERYTHING, HERE, after, enqueue, statuses, subscribe
 from tests.support.eventually import eventually
 from tests.support.receiver import Receiver, Seen, hang, receiver, says
 from tests.support.stores import ManualClock
-
-HERE = Allowance.of(["127.0.0.0/8"])
-EVERYTHING = DeliveryFilter(limit=200)
-
-
-@pytest.fixture
-async def desk(store: Store) -> AsyncIterator[Engine]:
-    """An engine whose webhooks may reach this machine."""
-    engine = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=30.0))
-    yield engine
-    await engine.upkeep.stop()
-    await engine.sender.stop()
-    await engine.outside.close()
-
-
-@pytest.fixture
-async def there() -> AsyncIterator[Receiver]:
-    async with receiver() as made:
-        yield made
-
-
-async def subscribe(desk: Engine, who: Principal, there: str, /, **fields: Any) -> Created:
-    return await desk.webhooks.subscribe(who, subscription_request({"url": there, "events": ["job.queued"], **fields}))
-
-
-async def enqueue(desk: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
-    jobs = await desk.jobs.enqueue_batch(who, [job_request({"type": "t", **fields}) for _ in range(count)])
-    return [job.id for job in jobs]
-
-
-async def statuses(desk: Engine, who: Principal) -> list[tuple[DeliveryStatus, int, str | None]]:
-    return [(d.status, d.attempts, d.last_error) for d in await desk.webhooks.deliveries(who, EVERYTHING)]
-
-
-def after(condition: Callable[[], bool]) -> Any:
-    async def holds() -> bool:
-        return condition()
-
-    return eventually(holds)
 
 
 async def test_a_delivery_is_signed_by_the_standard(desk: Engine, who: Principal, there: Receiver) -> None:
@@ -321,102 +278,3 @@ async def test_what_is_under_way_when_a_sender_stops_may_still_land(
     go.set()
     await stopping
     assert await statuses(desk, who) == [(DeliveryStatus.DELIVERED, 1, None)]
-
-
-class TestSubscriptions:
-    async def test_a_secret_is_shown_once(self, desk: Engine, who: Principal, there: Receiver) -> None:
-        fields = {"key": "k", "types": ["t"], "expires_in_seconds": 60}
-        first = await subscribe(desk, who, there.url, **fields)
-        assert first.secret is not None
-        assert first.secret.startswith("whsec_")
-        again = await subscribe(desk, who, there.url, **fields)
-        assert again == (first.subscription, None, True)
-        with pytest.raises(IdempotencyKeyReuse):
-            await subscribe(desk, who, there.url, key="k")
-        shown = subscription_to_dict(first.subscription, now=await desk.reads.now())
-        assert shown["active"]
-        assert first.secret not in repr([shown, await desk.webhooks.subscriptions(who)])
-
-    @pytest.mark.parametrize(
-        ("fields", "pointer"),
-        [
-            ({"events": []}, "/events"),
-            ({"events": ["job.done"]}, "/events/0"),
-            ({"mode": "hash"}, "/mode"),
-            ({"mode": "group"}, "/group_id"),
-            ({"group_id": "g"}, "/group_id"),
-            ({"mode": "group", "group_id": ""}, "/group_id"),
-            ({"min_interval_seconds": -1}, "/min_interval_seconds"),
-            ({"min_interval_seconds": 86_401}, "/min_interval_seconds"),
-            ({"expires_in_seconds": 0}, "/expires_in_seconds"),
-            ({"key": "a\nb"}, "/key"),
-            ({"url": "https://127.0.0.1/"}, None),
-            ({"url": "https://10.0.0.1/"}, "/url"),
-            ({"url": "http://a.example/"}, "/url"),
-            ({"secret": "whsec_mine"}, ""),
-            ({"tenant": "other"}, ""),
-        ],
-    )
-    async def test_a_request_is_checked(
-        self, desk: Engine, who: Principal, there: Receiver, fields: dict[str, Any], pointer: str | None
-    ) -> None:
-        if pointer is None:
-            assert await subscribe(desk, who, there.url, **fields)
-            return
-        with pytest.raises(Invalid) as caught:
-            await subscribe(desk, who, there.url, **fields)
-        assert caught.value.pointer == pointer
-        assert await desk.webhooks.subscriptions(who) == []
-
-    @pytest.mark.parametrize("url", ["https://169.254.169.254/", "https://a.example:22/", "http://a.example/", "x"])
-    async def test_a_jobs_webhook_is_checked_too(self, desk: Engine, who: Principal, url: str) -> None:
-        with pytest.raises(Invalid) as caught:
-            await desk.jobs.enqueue(who, job_request({"type": "t", "webhook": url}))
-        assert caught.value.pointer == "/webhook"
-
-    async def test_only_operators_may(self, desk: Engine, who: Principal, there: Receiver) -> None:
-        created = await subscribe(desk, who, there.url)
-        weak = who._replace(roles=frozenset({"read", "produce", "work", "approve"}))
-        id = created.subscription.id
-        for call in (
-            subscribe(desk, weak, there.url),
-            desk.webhooks.subscriptions(weak),
-            desk.webhooks.subscription(weak, id),
-            desk.webhooks.unsubscribe(weak, id),
-            desk.webhooks.renew(weak, id),
-            desk.webhooks.rotate(weak, id),
-            desk.webhooks.rotate_job_secret(weak),
-            desk.webhooks.deliveries(weak, EVERYTHING),
-            desk.webhooks.redeliver(weak, id),
-        ):
-            with pytest.raises(Forbidden):
-                await call
-
-    @pytest.mark.parametrize("id", ["nonsense", "0193a1b2-ffff-7fff-8fff-ffffffffffff"])
-    async def test_what_is_not_there_is_not_found(self, desk: Engine, who: Principal, id: str) -> None:
-        for call, what in (
-            (desk.webhooks.subscription(who, id), "subscription"),
-            (desk.webhooks.unsubscribe(who, id), "subscription"),
-            (desk.webhooks.renew(who, id), "subscription"),
-            (desk.webhooks.rotate(who, id), "subscription"),
-            (desk.webhooks.deliveries(who, DeliveryFilter(subscription_id=id)), "subscription"),
-            (desk.webhooks.redeliver(who, id), "delivery"),
-        ):
-            with pytest.raises(NotFound, match=f"no {what} {id}"):
-                await call
-
-    async def test_a_delivery_is_shown_with_times_people_can_read(
-        self, desk: Engine, who: Principal, there: Receiver
-    ) -> None:
-        await subscribe(desk, who, there.url)
-        await enqueue(desk, who)
-        (told,) = await desk.webhooks.deliveries(who, EVERYTHING)
-        shown = delivery_to_dict(told)
-        assert shown["created_at"] == shown["next_try_at"] == "2027-01-15T08:00:00.000000Z"
-        assert (shown["status"], shown["settled_at"]) == ("pending", None)
-
-    async def test_what_ended_is_swept(self, desk: Engine, who: Principal, there: Receiver, clock: ManualClock) -> None:
-        await subscribe(desk, who, there.url, expires_in_seconds=10)
-        clock.advance(11 + 86_400)
-        assert await desk.webhooks.sweep_subscriptions() == 1
-        assert await desk.webhooks.subscriptions(who) == []

@@ -6,52 +6,14 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.support.postgres import NOBODY
+from tests.support.launch import NOBODY, launch, must_drop_root
 
-TIMEOUT: Final = 60.0
-
-# Becomes the real command after giving up root and asking for a signal when the test process dies. Of root's
-# rights only one is kept, to read what others may not: Python and its packages may be installed where nobody
-# else can walk to. It is kept in the ambient set, so that it outlives the change of user and every exec.
-LAUNCHER: Final = """
-import ctypes, os, sys
-parent, user, death_signal, *command = sys.argv[1:]
-libc = ctypes.CDLL(None, use_errno=True)
-if int(user):
-    words, override, read_search = ctypes.c_uint32 * 6, 1, 2
-    header, own = (ctypes.c_uint32 * 2)(0x20080522, 0), words()
-    libc.capget(header, own)
-    kept = own[1] & (1 << override | 1 << read_search)
-    libc.prctl(8, 1, 0, 0, 0)
-    os.setgroups([])
-    os.setgid(int(user))
-    os.setuid(int(user))
-    libc.capset(header, words(kept, kept, kept, 0, 0, 0))
-    for right in (override, read_search):
-        libc.prctl(47, 2, right, 0, 0)
-if sys.platform == "linux":
-    libc.prctl(1, int(death_signal), 0, 0, 0)
-    if os.getppid() != int(parent):
-        sys.exit("the test process is gone")
-try:
-    os.execv(command[0], command)
-except OSError as error:
-    sys.exit(f"cannot run {command[0]}: {error}")
-"""
-
-# Linux sends that signal when the thread that started the child ends, not only its process.
-_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="child-starter")
-
-
-def must_drop_root() -> bool:
-    return os.geteuid() == 0
+TIMEOUT: Final = 120.0
 
 
 def own(path: Path) -> None:
@@ -65,21 +27,19 @@ class Child:
 
     def __init__(self, command: Sequence[str | Path], home: Path, log: Path, **variables: str) -> None:
         self.log = log
-        user = NOBODY if must_drop_root() else 0
-        launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER]
-        words = [str(os.getpid()), str(user), str(int(signal.SIGTERM)), *map(str, command)]
         with log.open("ab") as output:
-            self._process = _starter.submit(
-                subprocess.Popen,
-                launcher + words,
-                cwd=home,
-                env={**_environment(), "HOME": str(home), **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # A terminal's Ctrl-C is for the test run, which then stops its children in its own way.
-                start_new_session=True,
-            ).result()
+            self._process = launch(
+                command,
+                home,
+                output=output.fileno(),
+                at_our_death=signal.SIGTERM,
+                reads_all=True,
+                variables=variables,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def ended(self) -> int | None:
@@ -99,10 +59,6 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _environment() -> Mapping[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PG", "PATRONI_", "ETCD_"))}
 
 
 def end_stranger(pid: int, how: signal.Signals) -> None:

@@ -71,6 +71,8 @@ class Node:
     port: int
     api_port: int
     child: Child | None = None
+    answers: bool = True
+    """Not so of one that a test has stopped: it would be waited for in vain."""
 
     @property
     def data(self) -> Path:
@@ -93,6 +95,8 @@ class Node:
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
         """The answer of Patroni's own interface, 0 if there is none."""
+        if not self.answers:
+            return 0, ""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.api_port}{path}", None if body is None else json.dumps(body).encode()
         )
@@ -151,9 +155,17 @@ class Cluster:
         self.keepers = [Keeper(f"etcd-{name}", home, free_port(), free_port()) for name in NAMES]
         self.nodes = [Node(name, home, free_port(), free_port()) for name in NAMES]
 
-    def dsn(self, database: str = "postgres", user: str | None = None, password: str | None = None) -> str:
+    def dsn(
+        self,
+        database: str = "postgres",
+        user: str | None = None,
+        password: str | None = None,
+        first: Node | None = None,
+    ) -> str:
+        """The address of all nodes, one of which may be named first."""
         login = quote(user or "postgres", safe="") + ("" if password is None else f":{quote(password, safe='')}")
-        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        nodes = sorted(self.nodes, key=lambda node: node is not first)
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
         return f"postgresql://{login}@{hosts}/{quote(database, safe='')}?target_session_attrs=read-write"
 
     def start(self) -> None:

@@ -20,7 +20,7 @@ from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 
-TIMEOUT: Final = 60.0
+TIMEOUT: Final = 120.0
 HEAD_START: Final = 0.002
 
 _context = multiprocessing.get_context("forkserver")
@@ -77,6 +77,19 @@ class Member:
     def receive(self) -> Any:
         assert self.pipe.poll(TIMEOUT), f"process {self.pid} does not answer"
         return self.pipe.recv()
+
+    def kill_within(self, seconds: float) -> list[Any]:
+        """Kill it after so long, and what it told before it died; a message it died over is none."""
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:  # a moment, not a wait: nothing depends on its length
+            pass
+        self.signal(signal.SIGKILL)
+        self.wait()
+        told = []
+        with contextlib.suppress(EOFError):
+            while self.pipe.poll(0):
+                told.append(self.pipe.recv())
+        return told
 
     def close(self) -> None:
         if self.process.is_alive():

@@ -10,21 +10,20 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self
 from urllib.parse import quote, urlsplit
 
+from tests.support.launch import NOBODY, launch, must_drop_root
+
 GIVEN = "INTERLOCK_TEST_POSTGRES"
 OLDEST = 15
-NOBODY = 65534
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
@@ -33,30 +32,6 @@ SETTINGS: Mapping[str, str] = {
     "min_wal_size": "32MB",
     "max_wal_size": "256MB",
 }
-
-# Becomes the real command after giving up root and asking for a signal when the test process dies. A program
-# of its own, because a preexec_fn is unsafe, and from Python 3.12 a warning, in a process with threads. The
-# last look at the parent closes the gap in which it died before the request was made.
-LAUNCHER = """
-import ctypes, os, sys
-parent, user, death_signal, *command = sys.argv[1:]
-if int(user):
-    os.setgroups([])
-    os.setgid(int(user))
-    os.setuid(int(user))
-if sys.platform == "linux":
-    ctypes.CDLL(None, use_errno=True).prctl(1, int(death_signal), 0, 0, 0)
-    if os.getppid() != int(parent):
-        sys.exit("the test process is gone")
-try:
-    os.execv(command[0], command)
-except OSError as error:
-    sys.exit(f"cannot run {command[0]}: {error}")
-"""
-
-# Linux sends that signal when the thread that started the child ends, not only its process: so every child is
-# started from one thread that lives as long as the process does.
-_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="postgres-starter")
 
 
 class PostgresMissing(Exception):
@@ -178,7 +153,7 @@ class PostgresServer:
     def _make_home(self) -> Path:
         binaries = self._found or find_binaries()
         home = self.home = Path(tempfile.mkdtemp(prefix="interlock-pg-"))
-        if _must_drop_root():
+        if must_drop_root():
             os.chown(home, NOBODY, NOBODY)
         self._binaries = _within_reach(binaries, home)
         command: list[str | Path] = [self._binaries / "initdb", "-D", home / "data"]
@@ -205,7 +180,7 @@ class PostgresServer:
         self._alive, held = os.pipe()
         try:
             with (home / "server.log").open("ab") as log:
-                self._process = _launch(command, home, output=log.fileno(), keep=held)
+                self._process = _launch(command, home, output=log.fileno(), keep=(held,))
         finally:
             os.close(held)
         try:
@@ -272,14 +247,9 @@ def _major_version(place: Path) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _must_drop_root() -> bool:
-    """PostgreSQL refuses to run as root."""
-    return os.geteuid() == 0
-
-
 def _within_reach(binaries: Path, home: Path) -> Path:
     """The same binaries, copied into `home` if the user we drop to may not walk to them."""
-    if not _must_drop_root():
+    if not must_drop_root():
         return binaries
     probe = _launch([binaries / "initdb", "--version"], home, output=subprocess.DEVNULL)
     if probe.wait(TIMEOUT) == 0:
@@ -297,24 +267,9 @@ def _within_reach(binaries: Path, home: Path) -> Path:
 
 
 def _launch(
-    command: Sequence[str | Path], home: Path, *, output: int, keep: int | None = None
+    command: Sequence[str | Path], home: Path, *, output: int, keep: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    user = NOBODY if _must_drop_root() else 0
-    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER]
-    words = [str(os.getpid()), str(user), str(int(signal.SIGQUIT)), *map(str, command)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return _starter.submit(
-        subprocess.Popen,
-        launcher + words,
-        cwd=home,
-        env={**environment, "HOME": str(home)},
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        pass_fds=() if keep is None else (keep,),
-        # A terminal's Ctrl-C is for the test run, which then stops the server in its own way.
-        start_new_session=True,
-    ).result()
+    return launch(command, home, output=output, at_our_death=signal.SIGQUIT, keep=keep)
 
 
 def _run(command: Sequence[str | Path], home: Path) -> None:

@@ -27,7 +27,9 @@ INSIDE: Final = {
     "Task": {"request", "handle", "definition", "function", "has_key"},
     "MemoryApp": {"discard"},
 }
-MADE_BY_US: Final = {interlock.Context, interlock.JobHandle, interlock.Child, interlock.Task, interlock.Answer, Item}
+MADE_BY_US: Final = {
+    interlock.Context, interlock.JobHandle, interlock.Child, interlock.Task, interlock.Answer, interlock.ShardSupplier, Item,
+}  # fmt: skip
 
 
 def render() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
@@ -15,12 +14,12 @@ import asyncpg
 
 from interlock.domain.shards import first_home
 from interlock.storage.shards.joining import add_shard
+from tests.support.emptied import lent_database
 from tests.support.postgres import Postgres
 from tests.support.stores import TEMPLATE
 
 SHARDS: Final = ("a", "b")
 
-_numbers = itertools.count(1)
 _made: set[str] = set()
 
 
@@ -30,56 +29,27 @@ def resident(shard: str, name: str) -> str:
     return next(tenant for tenant in names if first_home(tenant, SHARDS) == shard)
 
 
-@asynccontextmanager
-async def shard_databases(postgres: Postgres) -> AsyncIterator[dict[str, str]]:
-    """Two migrated databases by the names of their shards, dropped afterwards."""
-    names = _names()
-    await _make(postgres, names)
-    try:
-        yield names
-    finally:
-        await _drop(postgres, names)
-
-
 @contextmanager
 def copied_shards(postgres: Postgres) -> Iterator[dict[str, str]]:
-    """The same where no loop runs."""
-    names = _names()
-    asyncio.run(_make(postgres, names))
-    try:
-        yield names
-    finally:
-        asyncio.run(_drop(postgres, names))
+    """Two migrated databases by the names of their shards."""
+    templates = asyncio.run(_templates(postgres))
+    with contextlib.ExitStack() as lent:
+        yield {shard: lent.enter_context(lent_database(postgres, templates[shard])) for shard in SHARDS}
 
 
-def _names() -> dict[str, str]:
-    number = next(_numbers)
-    return {shard: f"interlock_shard_{shard}_{os.getpid()}_{number}" for shard in SHARDS}
-
-
-async def _make(postgres: Postgres, names: dict[str, str]) -> None:
+async def _templates(postgres: Postgres) -> dict[str, str]:
     templates = {shard: f"{TEMPLATE}_{shard}" for shard in SHARDS}
-    admin = await asyncpg.connect(postgres.dsn())
-    try:
-        if TEMPLATE not in _made:
+    if TEMPLATE not in _made:
+        admin = await asyncpg.connect(postgres.dsn())
+        try:
             for template in templates.values():
                 await admin.execute(f"create database {template} template {TEMPLATE}")
-            for shard in SHARDS:
-                await add_shard({name: postgres.dsn(template) for name, template in templates.items()}, shard)
-            _made.add(TEMPLATE)
-        for shard, name in names.items():
-            await admin.execute(f"create database {name} template {templates[shard]}")
-    finally:
-        await admin.close()
-
-
-async def _drop(postgres: Postgres, names: dict[str, str]) -> None:
-    admin = await asyncpg.connect(postgres.dsn())
-    try:
-        for name in names.values():
-            await admin.execute(f"drop database if exists {name} with (force)")
-    finally:
-        await admin.close()
+        finally:
+            await admin.close()
+        for shard in SHARDS:
+            await add_shard({name: postgres.dsn(template) for name, template in templates.items()}, shard)
+        _made.add(TEMPLATE)
+    return templates
 
 
 class Wire:

@@ -80,9 +80,10 @@ _POSTGRES_FAULTS = {
     "an open gate that its job does not wait for": """
         select a.id from interlock.approval a where ($1::text is null or a.tenant = $1) and a.status = 'open'
           and not exists (select from interlock.job j where j.tenant = a.tenant and j.id = a.job_id and j.gate_id = a.id)""",
-    "ended badly and not told among the setbacks, or the other way round": """
-        select coalesce(j.id, s.job_id) from (select * from interlock.job where status >= 'failed') j
-        full join interlock.setback s on s.tenant = j.tenant and s.job_id = j.id and s.status = j.status and s.seq = j.seq
+    "set back and not told among the setbacks, or the other way round": """
+        select coalesce(j.id, s.job_id) from (select * from interlock.job where status >= 'failed' or status = 'retry') j
+        full join interlock.setback s
+          on s.tenant = j.tenant and s.job_id = j.id and s.status = j.status::text and s.seq = j.seq and s.type = j.type
         where ($1::text is null or coalesce(j.tenant, s.tenant) = $1) and (j.id is null or s.job_id is null)""",
     "history of a job that is gone": """
         select h.job_id from interlock.job_history h where ($1::text is null or h.tenant = $1)

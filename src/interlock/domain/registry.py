@@ -18,6 +18,8 @@ class Defaults(NamedTuple):
 
     def over(self, other: Defaults) -> Defaults:
         """These, and where they say nothing the others."""
+        if self is NO_DEFAULTS:
+            return other
         said = {name: value for name, value in self._asdict().items() if value is not None}
         return other._replace(**said)
 

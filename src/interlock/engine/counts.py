@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from interlock.domain.decide import Order
 from interlock.domain.job import Enqueued, Job, NewJob, Receipt, Refused
+from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.webhook import Settlement
 from interlock.storage.contract import NO_TERMS, Outbox, Store, Terms
@@ -26,12 +27,23 @@ class Counts:
     """Only ever rising; no tenant and no job is told."""
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._merging = store if isinstance(store, Merging) else None
         self.enqueued = 0
         self.claimed = 0
-        self.moved: Counter[tuple[str, str]] = Counter()  # by verb and the status it led to
+        self.ordered: Counter[tuple[str, str]] = Counter()  # by verb and the status it led to
         self.refused: Counter[tuple[str, str]] = Counter()  # by verb and code
         self.delivered: Counter[str] = Counter()  # tries, by what became of the delivery
+
+    @property
+    def moved(self) -> Counter[tuple[str, str]]:
+        """By verb and the status it led to, whether somebody ordered it or a claim found it due."""
+        return self.ordered + self._store.swept
+
+    @property
+    def expired_leases(self) -> int:
+        """Leases that ran out; a gate that expires fails its job, which a lease never does."""
+        return sum(n for (verb, status), n in self.moved.items() if verb == Verb.EXPIRE and status != Status.FAILED)
 
     @property
     def shared(self) -> Mapping[str, tuple[int, int]]:
@@ -61,8 +73,8 @@ class _Counted:
             self._counts.enqueued += fresh
         return answers
 
-    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
-        jobs = await self._store.claim(tenant, ask)
+    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
+        jobs = await self._store.claim(tenant, ask, takers=takers)
         self._counts.claimed += len(jobs)
         return jobs
 
@@ -72,7 +84,7 @@ class _Counted:
             if isinstance(answer, Refused):
                 self._counts.refused[order.verb.value, answer.error.code] += 1
             else:
-                self._counts.moved[order.verb.value, answer.status.value] += 1
+                self._counts.ordered[order.verb.value, answer.status.value] += 1
         return answers
 
 

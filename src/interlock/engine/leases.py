@@ -32,13 +32,20 @@ class Leases:
         self._noticed = noticed
 
     async def claim(
-        self, tenant: str, ask: ClaimAsk, *, wait_seconds: float = 0.0, enough: asyncio.Event | None = None
+        self,
+        tenant: str,
+        ask: ClaimAsk,
+        *,
+        wait_seconds: float = 0.0,
+        enough: asyncio.Event | None = None,
+        most: int | None = None,
     ) -> list[Job]:
         """Up to ask.limit jobs; with wait_seconds, wait that long for the first, or until `enough` is set.
 
-        Whoever may lose interest sets `enough` instead of cancelling: that could leave jobs granted to nobody.
+        Whoever may lose interest sets `enough` instead of cancelling: that could leave jobs granted to nobody. A worker
+        of this process may ask for `most` at once, whatever the limit of a request is.
         """
-        self._check(ask)
+        self._check(ask, most or self._limits.claim)
         wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
@@ -87,9 +94,9 @@ class Leases:
         (answer,) = await self.finishes(tenant, [order])
         return answered(answer)
 
-    def _check(self, ask: ClaimAsk) -> None:
+    def _check(self, ask: ClaimAsk, most: int) -> None:
         wire.name(ask.worker, "worker")
-        wire.whole(ask.limit, "limit", 1, self._limits.claim)
+        wire.whole(ask.limit, "limit", 1, most)
         wire.seconds(ask.lease_seconds, "lease_seconds", 1, self._limits.lease_seconds)
         if ask.claim_id is not None:
             wire.name(ask.claim_id, "claim_id")

@@ -159,9 +159,11 @@ class Registers:
     async def _born(self, tenant: str, jobs: Sequence[NewJob | Error]) -> list[NewJob | Error]:
         """The same jobs, with ids that name the shard they go to."""
         types = {job.type for job in jobs if isinstance(job, NewJob)}
-        births = {type: await self._store.birth_shard(tenant, type) for type in types}
+        births = {type: shard for type in types if (shard := await self._store.birth_shard(tenant, type))}
+        if not births:
+            return list(jobs)
         return [
-            job._replace(id=wire.new_id(births[job.type])) if isinstance(job, NewJob) and births[job.type] else job
+            job._replace(id=wire.new_id(births[job.type])) if isinstance(job, NewJob) and job.type in births else job
             for job in jobs
         ]
 

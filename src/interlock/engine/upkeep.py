@@ -23,6 +23,7 @@ AT_ONCE: Final = 500
 CLAIMS_KEPT_SECONDS: Final = 3600.0
 LOOSE_COUNTS: Final = 64
 MOST_FOLDINGS: Final = 100
+STRETCH: Final = 256  # the jobs that a list of something rare reads at a time
 MOST_STEPS: Final = 40
 
 
@@ -63,6 +64,7 @@ class Upkeep:
             Chore("sweep", TICK_SECONDS, self.sweep),
             Chore("lines", TICK_SECONDS, lambda: store.join_lines(AT_ONCE)),
             Chore("counts", 10.0, self.fold_counts),
+            Chore("stretches", 5.0, self.note_stretches),
             Chore("claims", 60.0, self.forget_claims),
             *more,
         ]
@@ -79,6 +81,12 @@ class Upkeep:
         """Sum up what was counted; a busy tenant has more than one folding takes."""
         for _ in range(MOST_FOLDINGS):
             if not await self._store.fold_tallies(LOOSE_COUNTS, AT_ONCE):
+                return
+
+    async def note_stretches(self) -> None:
+        """Note where lists find what is rare, until nothing is left to note."""
+        for _ in range(MOST_FOLDINGS):
+            if not await self._store.note_stretches(STRETCH, AT_ONCE):
                 return
 
     async def forget_claims(self) -> int:

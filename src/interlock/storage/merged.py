@@ -27,7 +27,7 @@ class _Merged:
         self._enqueue: Coalescer[tuple[str, Terms], NewJob, Enqueued | Refused] = Coalescer(
             lambda key, jobs: store.enqueue(key[0], jobs, terms=key[1]), most=MOST
         )
-        self._claim: Coalescer[tuple[str, ClaimAsk], int, list[Job]] = Coalescer(self._claim_together)
+        self._claim: Coalescer[tuple[str, ClaimAsk], ClaimAsk, list[Job]] = Coalescer(self._claim_together)
         self._beat: Coalescer[str, Beat, Pulse | Refused] = Coalescer(store.heartbeat, most=MOST)
         self._save: Coalescer[str, Checkpoint, int | Refused] = Coalescer(store.checkpoint, most=MOST)
         self._carry_out: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=MOST)
@@ -52,16 +52,22 @@ class _Merged:
             return [await self._enqueue((tenant, terms), jobs[0])]
         return await self._store.enqueue(tenant, jobs, whole=whole, terms=terms)
 
-    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
-        if ask.claim_id is None:
-            return await self._claim((tenant, ask._replace(limit=0)), ask.limit)
-        return await self._store.claim(tenant, ask)
+    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
+        if ask.claim_id is None and not takers:
+            return await self._claim((tenant, ask._replace(worker="", limit=0)), ask)
+        return await self._store.claim(tenant, ask, takers=takers)
 
-    async def _claim_together(self, key: tuple[str, ClaimAsk], limits: Sequence[int]) -> list[list[Job]]:
-        """One claim for equal asks; the jobs are dealt out in the order of the asks."""
-        tenant, ask = key
-        jobs = iter(await self._store.claim(tenant, ask._replace(limit=sum(limits))))
-        return [list(islice(jobs, limit)) for limit in limits]
+    async def _claim_together(self, key: tuple[str, ClaimAsk], asks: Sequence[ClaimAsk]) -> list[list[Job]]:
+        """One claim for asks with equal filters, whoever makes them; each gets what was granted to its worker."""
+        tenant, (first, *others) = key[0], asks
+        if not others:
+            return [await self._store.claim(tenant, first)]
+        takers = [ask.worker for ask in asks for _ in range(ask.limit)]
+        granted: dict[str, list[Job]] = {worker: [] for worker in takers}
+        for job in await self._store.claim(tenant, first._replace(limit=len(takers)), takers=takers):
+            granted[cast(str, job.worker)].append(job)
+        theirs = {worker: iter(jobs) for worker, jobs in granted.items()}
+        return [list(islice(theirs[ask.worker], ask.limit)) for ask in asks]
 
     async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
         if len(beats) == 1:

@@ -30,6 +30,7 @@ from interlock.storage.contract.audit import AuditStore
 from interlock.storage.contract.operations import OperationStore
 from interlock.storage.contract.presence import PresenceStore
 from interlock.storage.contract.tokens import TokenStore
+from interlock.storage.swept import Swept
 
 
 class Due(NamedTuple):
@@ -274,6 +275,11 @@ class Store(GateStore, ArtifactStore, AuditStore, ProgressStore, TokenStore, Ope
     @property
     def outbox(self) -> Outbox: ...
 
+    @property
+    def swept(self) -> Swept:
+        """What claims of this process have ended on their way, by verb and the status it led to."""
+        ...
+
     async def enqueue(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Refused]:
@@ -286,8 +292,11 @@ class Store(GateStore, ArtifactStore, AuditStore, ProgressStore, TokenStore, Ope
         """Add all jobs or none inside the caller's own open transaction; SQLite has none to share."""
         ...
 
-    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
-        """Grant up to `ask.limit` jobs: the best first, each with a fence above all before it."""
+    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
+        """Grant up to `ask.limit` jobs: the best first, each with a fence above all before it.
+
+        With `takers` several workers ask as one: as many jobs as there are names, one for each from the first on.
+        """
         ...
 
     async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:

@@ -39,3 +39,10 @@ class OperationStore(Protocol):
     async def tenants(self) -> list[str]:
         """Everybody who has a job."""
         ...
+
+    async def note_stretches(self, jobs: int, limit: int) -> int:
+        """Note what is found in every so many jobs, for lists of what is rare; how many stretches were noted.
+
+        For up to `limit` tenants; only what nobody is still adding to is noted.
+        """
+        ...

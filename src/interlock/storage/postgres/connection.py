@@ -105,9 +105,11 @@ class Link:
         deadline = loop.time() + KEEP_TRYING_SECONDS
         pause = 0.02
         while True:
-            started = answered = False
+            held = started = answered = False
+            turn = self._nodes.turn
             try:
                 async with self.pool.acquire(timeout=KEEP_TRYING_SECONDS) as connection:
+                    held = True
                     await self._settle(connection)
                     started = True
                     answer = await self._try(verb, connection)
@@ -124,6 +126,8 @@ class Link:
             except _NOT_NOW as error:
                 meaning = Unavailable(f"PostgreSQL cannot do this now: {error}")
             except _LOST as error:
+                if held and isinstance(error, TimeoutError) and self._nodes.pass_over(turn):
+                    await self.pool.expire_connections()
                 if started and not repeatable:
                     raise Indeterminate("the connection broke; the change may or may not have happened") from error
                 lost = Indeterminate if started else Unavailable
@@ -170,7 +174,7 @@ class Link:
         doubts = self._doubts
         if doubts != self._settled:
             with contextlib.suppress(asyncpg.DiskFullError):  # writes will fail by themselves, reads need not
-                await connection.execute(_ADD_TO_LOG, timeout=KEEP_TRYING_SECONDS)
+                await connection.execute(_ADD_TO_LOG, timeout=self._nodes.patience_seconds)
             self._settled = doubts
 
     async def close(self) -> None:

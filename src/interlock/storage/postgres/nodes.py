@@ -38,13 +38,19 @@ class Nodes:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._target, self._nodes = read(dsn)
+        self.turn = 0
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long one node is waited for: not so long that there is no time left for another."""
+        return CONNECT_SECONDS if len(self._nodes) == 1 else ONE_OF_SEVERAL_SECONDS
 
     async def connect(self, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
         """A connection that takes writes. If there is none to be had, the error tells of every node."""
-        seconds = CONNECT_SECONDS if len(self._nodes) == 1 else ONE_OF_SEVERAL_SECONDS
-        options = {"timeout": seconds, **options, TARGET: self._target}
+        options = {"timeout": self.patience_seconds, **options, TARGET: self._target}
         errors: dict[Node, Exception] = {}
-        for node in self._nodes:
+        turn = self.turn
+        for node in list(self._nodes):
             try:
                 connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(
                     self._dsn, host=node.host, port=node.port, **options
@@ -56,12 +62,24 @@ class Nodes:
             except _ODD as error:
                 errors[node] = ConnectionError(str(error))
             else:
-                self._nodes = [node, *(other for other in self._nodes if other != node)]
+                if turn == self.turn:
+                    self._nodes = [node, *(other for other in self._nodes if other != node)]
                 return connection
         # A wrong password stays wrong; whatever else it was may pass.
         if lasting := [error for error in errors.values() if isinstance(error, _REFUSED) or len(errors) == 1]:
             raise lasting[0]
         raise ConnectionError("; ".join(f"{node}: {str(why) or type(why).__name__}" for node, why in errors.items()))
+
+    def pass_over(self, turn: int) -> bool:
+        """From now on ask the node that was found last after all others, unless that was said since the turn began.
+
+        One that was cut off from its standbys still takes itself for the leader: it takes writes, and never commits.
+        """
+        if turn != self.turn or len(self._nodes) == 1:
+            return False
+        self.turn += 1
+        self._nodes = [*self._nodes[1:], self._nodes[0]]
+        return True
 
 
 def read(dsn: str) -> tuple[str, list[Node]]:

@@ -26,10 +26,12 @@ from interlock.storage.postgres.operations import OperationVerbs
 from interlock.storage.postgres.progress import ProgressVerbs
 from interlock.storage.postgres.registry import RegistryVerbs
 from interlock.storage.postgres.shards import ShardVerbs
+from interlock.storage.postgres.stretches import StretchVerbs
 from interlock.storage.postgres.tokens import TokenVerbs
 from interlock.storage.postgres.webhooks import PostgresOutbox
 from interlock.storage.postgres.why import WhyVerbs
 from interlock.storage.signal import Signal
+from interlock.storage.swept import Swept
 
 T = TypeVar("T")
 NO_ID: Final = "00000000-0000-0000-0000-000000000000"
@@ -37,7 +39,16 @@ PAGE: Final = 2_000
 
 
 class PostgresStore(
-    ArtifactVerbs, AuditVerbs, GateVerbs, OperationVerbs, ProgressVerbs, RegistryVerbs, ShardVerbs, TokenVerbs, WhyVerbs
+    ArtifactVerbs,
+    AuditVerbs,
+    GateVerbs,
+    OperationVerbs,
+    ProgressVerbs,
+    RegistryVerbs,
+    ShardVerbs,
+    StretchVerbs,
+    TokenVerbs,
+    WhyVerbs,
 ):
     """Jobs in the schema `interlock` of one database. Any number of processes may use it."""
 
@@ -47,6 +58,7 @@ class PostgresStore(
         self._known = enqueue.Known()
         self._bell = Bell(dsn)
         self._told = Signal()
+        self.swept = Swept()
         self.outbox = PostgresOutbox(self._fetch)
 
     @classmethod
@@ -77,8 +89,10 @@ class PostgresStore(
     ) -> list[Enqueued | Refused]:
         return await within.enqueue_within(connection, tenant, jobs, terms)
 
-    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
-        return await self._run(lambda c: claim.claim(c, tenant, ask), repeatable=ask.claim_id is not None)
+    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
+        return await self._run(
+            lambda c: claim.claim(c, tenant, ask, takers, self.swept), repeatable=ask.claim_id is not None
+        )
 
     async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
         answers = await self._run(lambda c: heartbeat(c, tenant, beats))
@@ -106,7 +120,8 @@ class PostgresStore(
             call("find_jobs", 13), tenant, statuses, f.type, *(f.agent or (None, None)), f.worker, f.stale_seconds,
             f.parent_id, list(f.tags), f.created_after, f.created_before, f.before_seq, f.limit,
         )  # fmt: skip
-        return sorted(map(claim.to_job, rows), key=lambda job: -job.seq)
+        found = {job.seq: job for job in map(claim.to_job, rows)}
+        return [found[seq] for seq in sorted(found, reverse=True)[: f.limit]]
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._run(lambda c: history.of_job(c, tenant, job_id))

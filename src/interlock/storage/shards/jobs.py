@@ -48,11 +48,11 @@ class JobRoutes(Routing):
         await first.run(lambda store: store.admit(tenant))
         return await first.store.enqueue_within(connection, tenant, jobs, terms=terms)
 
-    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
+    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
         async def go(shards: list[Shard]) -> list[Job]:
             if len(shards) == 1:
-                return await shards[0].run(lambda store: store.claim(tenant, ask))
-            return await self._claim_round(tenant, ask, shards)
+                return await shards[0].run(lambda store: store.claim(tenant, ask, takers=takers))
+            return await self._claim_round(tenant, ask, takers, shards)
 
         return await self._routed(tenant, go)
 
@@ -133,7 +133,9 @@ class JobRoutes(Routing):
             raise RegistryChanged(tenant)
         return (await shard.run(lambda store: store.registry(tenant))).version
 
-    async def _claim_round(self, tenant: str, ask: ClaimAsk, shards: Sequence[Shard]) -> list[Job]:
+    async def _claim_round(
+        self, tenant: str, ask: ClaimAsk, takers: Sequence[str], shards: Sequence[Shard]
+    ) -> list[Job]:
         """One shard after another until there is enough, the next one first each time; one that is down is passed."""
         first = next(self._turn) % len(shards)
         order = [*shards[first:], *shards[:first]]
@@ -149,16 +151,16 @@ class JobRoutes(Routing):
             left = ask._replace(limit=ask.limit - len(granted))
             if left.limit > 0:
                 try:
-                    granted += await self._claim_on(shard, tenant, left)
+                    granted += await self._claim_on(shard, tenant, left, takers[len(granted) :])
                 except Unavailable as error:
                     failed.append(error)
         if len(failed) == len(order):
             raise failed[0]
         return granted
 
-    async def _claim_on(self, shard: Shard, tenant: str, ask: ClaimAsk) -> list[Job]:
+    async def _claim_on(self, shard: Shard, tenant: str, ask: ClaimAsk, takers: Sequence[str]) -> list[Job]:
         try:
-            return await shard.run(lambda store: store.claim(tenant, ask))
+            return await shard.run(lambda store: store.claim(tenant, ask, takers=takers))
         except TenantMoved:  # nobody was sent there yet; what other shards have granted meanwhile must not be lost
             await shard.run(lambda store: store.admit(tenant))
-            return await shard.run(lambda store: store.claim(tenant, ask))
+            return await shard.run(lambda store: store.claim(tenant, ask, takers=takers))

@@ -1,9 +1,9 @@
 """Moving a tenant to another shard while its work goes on.
 
-Jobs that have ended never change: they are copied first, in bounded steps, while everything else goes on. Then nobody
-may change the tenant's data for as long as it takes to copy what is alive; calls wait meanwhile. The target commits the
-whole copy, the source lets the tenant go, the directory names the target. A move that was interrupted at any point is
-taken up by the next one; until the source has let go, the tenant lives there as if nothing had happened.
+Jobs are copied first, in bounded steps, and those that change meanwhile again, while everything goes on. Then nobody
+may change the tenant's data for as long as it takes to copy what has changed last; calls wait meanwhile. The target
+commits the whole copy, the source lets the tenant go, the directory names the target. A move that was interrupted at
+any point is taken up by the next one; until the source has let go, the tenant lives there as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import asyncpg
 
 from interlock.domain.shards import CLEARING, COPYING, MOST_SHARDS, Placement, next_number
 from interlock.errors import Conflict, Invalid, NotFound, Unavailable
+from interlock.storage.shards.ahead import Ahead
 from interlock.storage.shards.copying import Copier
 from interlock.storage.shards.directory import FRESH_SECONDS
 from interlock.storage.shards.owner import Owner, owner
 
-STEP: Final = 200
+STEP: Final = 1_000
 STALE_SECONDS: Final = 1.5 * FRESH_SECONDS
 GIVE_WAY_SECONDS: Final = 2
 KEEP_TRYING_SECONDS: Final = 120.0
@@ -113,71 +114,31 @@ class Mover:
         elif arrived is None:
             await new.execute("insert into interlock.tenant (tenant, state) values ($1, 'gone')", tenant)
         self._at("expected")
-        left, last = await self._copy_ended(old, new, copier, tenant)
+        ahead = Ahead(old, new, copier, tenant, step=self._step, at=self._at)
+        await ahead.copy()
         await self._lift_epoch(old, new)
         async with self._alone(old, tenant):
-            counts = await self._copy_living(old, new, copier, tenant, left, last)
+            self._at("alone")
+            counts = await self._copy_last(old, new, copier, tenant, ahead)
             self._at("arrived")
             await _set_state(old, tenant, "gone")
             self._at("gone")
         return counts
 
-    async def _copy_ended(self, old: Owner, new: Owner, copier: Copier, tenant: str) -> tuple[list[str], int]:
-        """Jobs that have ended, step by step; those that have not, and how far this has come."""
-        window = "from interlock.job where tenant = $1 and seq > $2"
-        left: list[str] = []
-        last = 0
-        while rows := await old.fetch(
-            f"select id, seq, status >= 'succeeded' as ended {window} order by seq limit {self._step}", tenant, last
-        ):
-            there = {
-                row[0] for row in await new.fetch(f"select id {window} and seq <= $3", tenant, last, rows[-1]["seq"])
-            }
-            ended = [row["id"] for row in rows if row["ended"] and row["id"] not in there]
-            left += [row["id"] for row in rows if not row["ended"]]
-            async with new.transaction():
-                await copier.copy_jobs(ended)
-            self._at("step")
-            last = rows[-1]["seq"]
-        return left, last
-
-    async def _copy_living(
-        self, old: Owner, new: Owner, copier: Copier, tenant: str, left: list[str], last: int
-    ) -> tuple[int, int]:
-        """Everything else, in one transaction on the target; the source does not change meanwhile."""
+    async def _copy_last(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Ahead) -> tuple[int, int]:
+        """Everything that is left, in one transaction on the target; the source does not change meanwhile."""
         async with old.transaction(isolation="repeatable_read"), new.transaction():
-            rows = await old.fetch(
-                "select id from interlock.job where tenant = $1 and seq > $2 order by seq", tenant, last
-            )
-            rest = left + [row[0] for row in rows]
-            there = await new.fetch(
-                "select id from interlock.job where tenant = $1 and id = any($2::uuid[])", tenant, rest
-            )
-            rest = sorted(set(rest) - {row[0] for row in there})
-            for start in range(0, len(rest), self._step):
-                await copier.copy_jobs(rest[start : start + self._step])
-            await self._copy_late(old, new, copier, tenant)
-            await copier.copy_rest()
+            counts = await ahead.finish()
+            self._at("counted")
             no = int(await new.fetchval("select no from interlock.shard where here"))
             await copier.lift_numbers(lambda sequence, highest: _above(sequence, highest, no))
             if await new.fetchval(_EPOCH) <= await old.fetchval(_EPOCH):
                 raise Conflict("a restore was announced meanwhile; nothing was moved, try again")
-            counts = await copier.check_counts()
-            self._at("counted")
             registry = await old.fetchval("select registry from interlock.tenant where tenant = $1", tenant)
             await new.execute(
                 "update interlock.tenant set state = 'here', registry = $2 where tenant = $1", tenant, registry
             )
-        return counts["job"], counts["job_history"]
-
-    async def _copy_late(self, old: Owner, new: Owner, copier: Copier, tenant: str) -> None:
-        """Numbers are no order of commits: a job may have come in with one that was passed already."""
-        count, ids = (f"select {what} from interlock.job where tenant = $1" for what in ("count(*)", "id"))
-        if await old.fetchval(count, tenant) != await new.fetchval(count, tenant):
-            there = {row[0] for row in await new.fetch(ids, tenant)}
-            late = [row[0] for row in await old.fetch(ids, tenant) if row[0] not in there]
-            for start in range(0, len(late), self._step):
-                await copier.copy_jobs(late[start : start + self._step])
+        return counts
 
     async def _lift_epoch(self, old: Owner, new: Owner) -> None:
         """The feed of events goes by epoch and turn: what is told on the target comes after all that came along."""

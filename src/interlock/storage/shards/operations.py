@@ -116,6 +116,9 @@ class UpkeepRoutes(Routing):
     async def fold_tallies(self, rows: int, limit: int) -> int:
         return await self._shared("fold_tallies", limit, lambda store, some: store.fold_tallies(rows, some))
 
+    async def note_stretches(self, jobs: int, limit: int) -> int:
+        return await self._shared("note_stretches", limit, lambda store, some: store.note_stretches(jobs, some))
+
     async def forget_claims(self, older_than_seconds: float, limit: int) -> int:
         return await self._shared(
             "forget_claims", limit, lambda store, some: store.forget_claims(older_than_seconds, some)

@@ -16,6 +16,7 @@ from interlock.storage.shards.parts import ArtifactRoutes, GateRoutes, ProgressR
 from interlock.storage.shards.registry import RegistryRoutes
 from interlock.storage.shards.shard import Shard
 from interlock.storage.signal import Signal
+from interlock.storage.swept import Swept
 
 
 class Router(
@@ -43,6 +44,10 @@ class Router(
     @property
     def outbox(self) -> Outbox:
         return self._sharded_outbox
+
+    @property
+    def swept(self) -> Swept:
+        return sum((shard.store.swept for shard in self._shards.values() if shard.is_open), Swept())
 
     async def now(self) -> int:
         """The clock of the first shard that answers."""

@@ -33,7 +33,6 @@ from interlock.storage.statements import load
 from interlock.storage.turns import turns
 
 _SQL: Final = load("interlock.storage.sqlite", "change.sql")
-_INSERT_HISTORY: Final = load("interlock.storage.sqlite", "enqueue.sql")["insert_history"]
 _ENDINGS: Final = (Fail, Release, CancelAck, OpenGate)
 
 
@@ -68,11 +67,11 @@ def carry_out(
 
 def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -> list[Receipt | Refused]:
     """The hot finish: nothing to decide, the grant only has to be the current one."""
-    db, now = connection.db, connection.now
+    now = connection.now
     rows = connection.rows(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps([o.id for o in orders])})
     found = {row[0]: row for row in rows}
     answers: list[Receipt | Refused] = []
-    seqs, history_rows, ended = [], [], []
+    ended, seqs, bases, lines, history_rows = [], [], [], [], []
     results: list[tuple[object, ...]] = []
     for order in orders:
         row = found.get(order.id)
@@ -84,19 +83,23 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
             answers.append(_repeated(connection, tenant, order))
             continue
         actor = f"worker:{worker}"
-        move = ("running", "succeeded", "complete", actor, attempt, fence, None, None, now)
-        hash = history_hash(head, tenant, id, version + 1, *move)
+        version += 1
+        hash = history_hash(
+            head, tenant, id, version, "running", "succeeded", "complete", actor, attempt, fence, None, None, now
+        )
         if order.result is not None or order.result_summary is not None or order.usage is not None:
-            results.append((tenant, seq, order.result, order.result_summary, order.usage, order.sanitized))
+            results.append((seq, order.result, order.result_summary, order.usage, order.sanitized))
+        history_rows.append((seq, version, actor, attempt, fence, hash))
+        answers.append(Receipt(id, fence, Status.SUCCEEDED, attempt, version, None, now))
+        ended.append(id)
         seqs.append(seq)
-        history_rows.append((tenant, seq, version + 1, *move, hash))
-        answers.append(Receipt(id, fence, Status.SUCCEEDED, attempt, version + 1, None, now))
-        ended.append(moves.Move(id, seq, base, line, "running", "succeeded", version + 1))
-    db.execute(_SQL["complete"], {"tenant": tenant, "seqs": json.dumps(seqs), "now": now})
-    db.executemany(_SQL["insert_result"], results)
-    db.executemany(_INSERT_HISTORY, history_rows)
-    moves.tell(connection, tenant, ended)
-    _tell_parents(connection, tenant, [move.id for move in ended])
+        bases.append(base)
+        lines.append(line)
+    connection.update(_SQL["complete"], {"tenant": tenant, "now": now}, seqs)
+    connection.insert(_SQL["insert_result"], (tenant,), results)
+    connection.insert(_SQL["insert_success"], (tenant, now), history_rows)
+    moves.tell_succeeded(connection, tenant, seqs, bases, lines)
+    _tell_parents(connection, tenant, ended)
     return answers
 
 
@@ -192,20 +195,20 @@ def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, F
         version = change.version + 1
         move = (
             standing.status, change.status, change.verb, change.actor, standing.attempt, standing.fence,
-            change.reason, change.metadata, now,
+            change.reason, change.metadata,
         )  # fmt: skip
-        hash = history_hash(head, tenant, change.id, version, *move)
+        hash = history_hash(head, tenant, change.id, version, *move, now)
         if change.edited is None:
             updates.append(change._asdict() | {
                 "tenant": tenant, "seq": seq, "now": now, "awaiting": len(change.children),
                 "finished_at": now if change.status in TERMINAL else None,
             })  # fmt: skip
-        rows.append((tenant, seq, version, *move, hash))
+        rows.append((seq, version, *move, hash))
     db.executemany(_SQL["change"], updates)
-    db.executemany(_INSERT_HISTORY, rows)
+    connection.insert(_SQL["insert_history"], (tenant, now), rows)
     db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c, _ in changes for child in c.children])
     moves.tell(connection, tenant, [
-        moves.Move(c.id, f.seq, f.base, f.line, f.standing.status, c.status, c.version + 1, f.blocked, f.awaiting)
+        moves.Move(f.seq, f.base, f.line, f.standing.status, c.status, f.blocked, f.awaiting)
         for c, f in changes
     ])  # fmt: skip
     _tell_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])

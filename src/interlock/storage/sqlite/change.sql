@@ -20,8 +20,16 @@ UPDATE job SET status = 'succeeded', version = version + 1, actor = 'worker:' ||
   finished_at = :now, updated_at = :now, verb = 'complete', reason = NULL, metadata = NULL, error = NULL
 WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 
+-- name: insert_history
+INSERT INTO job_history (tenant, at, seq, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, hash)
+VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_success
+INSERT INTO job_history (tenant, at, seq, version, from_status, to_status, verb, actor, attempt, fence, hash)
+VALUES (?1, ?2, ?, ?, 'running', 'succeeded', 'complete', ?, ?, ?, ?);
+
 -- name: insert_result
-INSERT INTO job_result (tenant, seq, result, result_summary, usage, sanitized) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO job_result (tenant, seq, result, result_summary, usage, sanitized) VALUES (?1, ?, ?, ?, ?, ?);
 
 -- name: change
 -- Writes a decided change; what a change leaves open stays as it is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from typing import Any, Final
 
 from interlock.domain import principal
@@ -18,31 +18,40 @@ from interlock.domain.retry import SECOND
 from interlock.storage.sqlite import moves
 from interlock.storage.sqlite.change import carry_out
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.routes import Leg, Routes
+from interlock.storage.sqlite.routes import Leg, Routes, Span
 from interlock.storage.statements import load
+from interlock.storage.swept import Swept, ended
 
 _SQL: Final = load("interlock.storage.sqlite", "claim.sql")
-_INSERT_HISTORY: Final = load("interlock.storage.sqlite", "enqueue.sql")["insert_history"]
 SWEEP_FIRST: Final = 100
-_STATUS: Final = Job._fields.index("status")
+_READY: Final = {
+    Span.ROUTE: _SQL["ready_on_route"],
+    Span.BASE: _SQL["ready_on_base"],
+    Span.ACROSS_REPOSITORIES: _SQL["ready_across_repositories"],
+    Span.ACROSS_KEYS: _SQL["ready_across_keys"],
+}
+_AT: Final = {name: i for i, name in enumerate(Job._fields)}
+_STATUS, _DEADLINE, _TYPE = _AT["status"], _AT["deadline"], _AT["type"]
+_TIMEOUT, _ATTEMPT, _VERSION, _FENCE = _AT["timeout_seconds"], _AT["attempt"], _AT["version"], _AT["fence"]
+_WORKER, _EXPIRES, _HEARTBEAT = _AT["worker"], _AT["lease_expires_at"], _AT["heartbeat_at"]
+_STARTED, _RUN_STARTED, _UPDATED = _AT["started_at"], _AT["run_started_at"], _AT["updated_at"]
+_ID, _SEQ = _AT["id"], _AT["seq"]
+_TAGS, _REQUIRES, _AWAITING = _AT["tags"], _AT["requires"], _AT["awaiting"]
+_SANITIZED, _BLOCKED = _AT["sanitized"], _AT["blocked"]
 _STATUSES: Final = {str(status): status for status in Status}
-_LISTS: Final = [Job._fields.index(name) for name in ("tags", "requires", "awaiting")]
-_GRANTED: Final = [
-    Job._fields.index(name)
-    for name in ("status", "version", "fence", "worker", "lease_expires_at", "heartbeat_at", "started_at",
-                 "run_started_at", "updated_at")
-]  # fmt: skip
-_FLAGS: Final = [Job._fields.index(name) for name in ("sanitized", "blocked")]
 
 
-def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) -> list[Job]:
+def claim(
+    connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk, takers: Sequence[str], swept: Swept
+) -> list[Job]:
     """Reprocess what the clock has brought up (bounded), then grant the best jobs this ask may have."""
     db, now = connection.db, connection.now
+    swept.clear()  # a transaction that failed is begun again
     if ask.claim_id is not None and (before := _granted_before(connection, tenant, ask)):
         return before
     ((epoch, last_route, due, paused, line_due),) = connection.rows(_SQL["surroundings"], (tenant, now))
     if due:
-        _sweep(connection, tenant)
+        _sweep(connection, tenant, swept)
     if line_due:
         moves.join_lines(connection, tenant)
     routes.refresh(connection, last_route)
@@ -51,32 +60,32 @@ def claim(connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk) ->
         paused_types = {type for (type,) in connection.rows(_SQL["paused_types"], {"tenant": tenant})}
         legs = [leg for leg in legs if leg.type not in paused_types]
     granted: list[Job] = []
+    workers = iter(takers) if takers else repeat(ask.worker)
     while len(granted) < ask.limit:
         seqs = list(islice(_best(connection, tenant, legs), ask.limit - len(granted)))
         if not seqs:
             break
-        granted += _grant(connection, tenant, ask, seqs, epoch << 32)
+        granted += _grant(connection, tenant, ask, seqs, epoch << 32, workers, swept)
     if ask.claim_id is not None and granted:
         pairs = json.dumps([(job.seq, job.fence) for job in granted])
         db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"granted": pairs, "now": now})
     return granted
 
 
-def _sweep(connection: Connection, tenant: str) -> None:
+def _sweep(connection: Connection, tenant: str, swept: Swept) -> None:
     """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
     facts = {"tenant": tenant, "now": connection.now, "limit": SWEEP_FIRST}
-    carry_out(connection, tenant, [Expire(id) for (id,) in connection.rows(_SQL["expired_leases"], facts)])
-    carry_out(connection, tenant, [PassDeadline(id) for (id,) in connection.rows(_SQL["passed_deadlines"], facts)])
+    leases = [Expire(id) for (id,) in connection.rows(_SQL["expired_leases"], facts)]
+    swept += ended(leases, carry_out(connection, tenant, leases))
+    late = [PassDeadline(id) for (id,) in connection.rows(_SQL["passed_deadlines"], facts)]
+    swept += ended(late, carry_out(connection, tenant, late))
 
 
 def _best(connection: Connection, tenant: str, legs: Sequence[Leg]) -> Iterator[int]:
     """The seqs of due jobs, best first: by priority, then time, then arrival; reads no further than asked."""
     now = connection.now
     for _, tier in groupby(legs, lambda leg: leg.priority):
-        cursors = [
-            connection.db.execute(_SQL["ready_on_base" if leg.whole_base else "ready_on_route"], (tenant, leg.no, now))
-            for leg in tier
-        ]
+        cursors = [connection.db.execute(_READY[leg.span], (tenant, leg.no, now)) for leg in tier]
         try:
             rows: Iterable[tuple[int, int]] = heapq.merge(*cursors) if len(cursors) > 1 else cursors[0]
             for _, seq in rows:
@@ -86,40 +95,55 @@ def _best(connection: Connection, tenant: str, legs: Sequence[Leg]) -> Iterator[
                 cursor.close()
 
 
-def _grant(connection: Connection, tenant: str, ask: ClaimAsk, seqs: Sequence[int], floor: int) -> list[Job]:
-    """Grant these jobs, save for those whose deadline has passed: they end here."""
-    db, now = connection.db, connection.now
-    worker, actor = ask.worker, principal.worker(ask.worker)
+def _grant(
+    connection: Connection,
+    tenant: str,
+    ask: ClaimAsk,
+    seqs: Sequence[int],
+    floor: int,
+    workers: Iterator[str],
+    swept: Swept,
+) -> list[Job]:
+    """Grant these jobs, each to the next worker, save for those whose deadline has passed: they end here."""
+    now = connection.now
     leases = _leases(connection, tenant) if ask.lease_seconds is None else {}
-    rows, granted, moved, late = [], [], [], []
-    by_lease: dict[float, list[int]] = {}
-    for row in connection.rows(_SQL["to_grant"], {"tenant": tenant, "seqs": json.dumps(seqs)}):
-        job = Job._make(row[:-3])  # raw: read for its facts only
-        if job.deadline is not None and job.deadline <= now:
-            late.append(PassDeadline(job.id))
+    history, granted, late = [], [], []
+    chosen, bases, origins = [], [], []
+    alike: dict[tuple[str, float], list[int]] = {}
+    for row in connection.db.execute(_SQL["to_grant"], {"tenant": tenant, "seqs": json.dumps(seqs)}):
+        *values, base, head = row
+        if values[_DEADLINE] is not None and values[_DEADLINE] <= now:
+            late.append(PassDeadline(values[_ID]))
             continue
-        lease = ask.lease_seconds or leases.get(job.type, DEFAULT_LEASE_SECONDS)
-        version, fence, expires = job.version + 1, max(job.fence, floor) + 1, now + round(lease * SECOND)
-        if job.timeout_seconds is not None:
-            expires = min(expires, now + round(job.timeout_seconds * SECOND))
-        move = (job.status, "running", "claim", actor, job.attempt, fence, None, None, now)
-        hash = history_hash(row[-1], tenant, job.id, version, *move)
-        rows.append((tenant, job.seq, version, *move, hash))
-        by_lease.setdefault(lease, []).append(job.seq)
-        moved.append(moves.Move(job.id, job.seq, row[-3], row[-2], job.status, "running", version))
-        granted.append(
-            _granted(row, (Status.RUNNING, version, fence, worker, expires, None, job.started_at or now, now, now))
+        worker, lease = next(workers), ask.lease_seconds or leases.get(values[_TYPE], DEFAULT_LEASE_SECONDS)
+        seq, origin, attempt, timeout = values[_SEQ], values[_STATUS], values[_ATTEMPT], values[_TIMEOUT]
+        version, fence, expires = values[_VERSION] + 1, max(values[_FENCE], floor) + 1, now + round(lease * SECOND)
+        if timeout is not None:
+            expires = min(expires, now + round(timeout * SECOND))
+        actor = principal.worker(worker)
+        hash = history_hash(
+            head, tenant, values[_ID], version, origin, "running", "claim", actor, attempt, fence, None, None, now
         )
-    for lease, some in by_lease.items():
+        history.append((seq, version, origin, actor, attempt, fence, hash))
+        alike.setdefault((worker, lease), []).append(seq)
+        chosen.append(seq)
+        bases.append(base)
+        origins.append(origin)
+        values[_STATUS] = "running"
+        values[_VERSION], values[_FENCE], values[_WORKER], values[_EXPIRES] = version, fence, worker, expires
+        values[_HEARTBEAT], values[_STARTED] = None, values[_STARTED] or now
+        values[_RUN_STARTED] = values[_UPDATED] = now
+        granted.append(_job_of(values))
+    for (worker, lease), some in alike.items():
         facts = {
-            "tenant": tenant, "seqs": json.dumps(some), "floor": floor, "worker": worker, "actor": actor, "now": now,
+            "tenant": tenant, "floor": floor, "worker": worker, "actor": principal.worker(worker), "now": now,
             "lease": round(lease * SECOND), "lease_seconds": lease,
         }  # fmt: skip
-        db.execute(_SQL["grant"], facts)
-    db.executemany(_INSERT_HISTORY, rows)
-    moves.tell(connection, tenant, moved)
+        connection.update(_SQL["grant"], facts, some)
+    connection.insert(_SQL["insert_grant"], (tenant, now), history)
+    moves.tell_granted(connection, tenant, chosen, bases, origins)
     if late:
-        carry_out(connection, tenant, late)
+        swept += ended(late, carry_out(connection, tenant, late))
     return granted
 
 
@@ -150,27 +174,17 @@ def _jobs(connection: Connection, tenant: str, seqs: Sequence[int]) -> list[Job]
     return [to_job(row) for row in rows]
 
 
-def _granted(row: Sequence[Any], grant: Sequence[object]) -> Job:
-    """A row of job_view as the job it becomes with this grant."""
-    values = _values(row[:-3])
-    for i, value in zip(_GRANTED, grant, strict=True):
-        values[i] = value
-    return Job._make(values)
-
-
 def to_job(row: Sequence[Any]) -> Job:
     """A row of job_view as a job."""
-    return Job._make(_values(row))
+    return _job_of(list(row))
 
 
-def _values(row: Sequence[Any]) -> list[Any]:
-    values = list(row)
+def _job_of(values: list[Any]) -> Job:
     values[_STATUS] = _STATUSES[values[_STATUS]]
-    for i in _LISTS:
+    for i in (_TAGS, _REQUIRES, _AWAITING):
         values[i] = () if values[i] == "[]" else tuple(json.loads(values[i]))
-    for i in _FLAGS:
-        values[i] = bool(values[i])
-    return values
+    values[_SANITIZED], values[_BLOCKED] = bool(values[_SANITIZED]), bool(values[_BLOCKED])
+    return tuple.__new__(Job, values)
 
 
 def forget_claims(connection: Connection, older_than: int, limit: int) -> int:

@@ -22,9 +22,21 @@ SELECT run_at, seq FROM job INDEXED BY job_ready_base
 WHERE tenant = ? AND base = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND route <> base
 ORDER BY run_at, seq;
 
+-- name: ready_across_repositories
+-- The same for all routes that differ only in their repository.
+SELECT run_at, seq FROM job INDEXED BY job_ready_across_repositories
+WHERE tenant = ? AND across_repositories = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0
+ORDER BY run_at, seq;
+
+-- name: ready_across_keys
+-- The same for all routes that differ only in their affinity key.
+SELECT run_at, seq FROM job INDEXED BY job_ready_across_keys
+WHERE tenant = ? AND across_keys = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0
+ORDER BY run_at, seq;
+
 -- name: to_grant
 -- The jobs about to be granted, with the hash of the newest row of each one's history.
-SELECT {job}, v.base, v.line, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
+SELECT {job}, v.base, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
 CROSS JOIN job_history h ON h.tenant = v.tenant AND h.seq = v.seq AND h.version = v.version;
 
 -- name: grant
@@ -34,6 +46,10 @@ UPDATE job SET status = 'running', version = version + 1, fence = max(fence, :fl
   lease_seconds = :lease_seconds, heartbeat_at = NULL, started_at = coalesce(started_at, :now), run_started_at = :now,
   updated_at = :now, verb = 'claim', actor = :actor, reason = NULL, metadata = NULL
 WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: insert_grant
+INSERT INTO job_history (tenant, at, seq, version, from_status, to_status, verb, actor, attempt, fence, hash)
+VALUES (?1, ?2, ?, ?, ?, 'running', 'claim', ?, ?, ?, ?);
 
 -- name: jobs_by_seq
 SELECT {job} FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value;

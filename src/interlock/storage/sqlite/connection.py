@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +19,9 @@ from interlock.errors import Error, Fatal, StorageBroken, Unavailable
 
 MEMORY: Final = ":memory:"
 BUSY_MILLISECONDS: Final = 60_000
+ROWS_OF_AN_INSERT: Final = (50, 10)
+IN_SEQS: Final = "seq IN (SELECT value FROM json_each(:seqs))"
+WORTH_A_RANGE: Final = 8  # jobs in a range on average, so that more statements cost less than a list
 CHECKPOINT_PAGES: Final = 8000  # hot pages are written many times between two checkpoints, and copied back once
 
 # Versions before these can lose committed pages when a WAL file is reset while another connection writes.
@@ -36,7 +42,7 @@ class Connection:
     def __init__(self, path: str, *, clock: Callable[[], int], readonly: bool = False) -> None:
         refuse_unsafe_sqlite(apsw.sqlite_lib_version(), apsw.SQLITE_VERSION_NUMBER)
         self.now = 0
-        self.in_verb = 0
+        self._strangers = [True]  # empty while a verb is at work
         self.undone = 0  # how often a transaction, or a part of one, was rolled back
         self._log_pages = 0
         self._clock = clock
@@ -60,7 +66,8 @@ class Connection:
         db.pragma("cache_size", -65_536)
         db.pragma("temp_store", 2)
         functions: list[tuple[str, Callable[..., Any], int]] = [
-            ("only_interlock_may_change_jobs", lambda: not self.in_verb, 0),
+            # Asked for every row that is written; a function in Python would take three times as long.
+            ("only_interlock_may_change_jobs", self._strangers.__len__, 0),
             ("interlock_clock", self._time, 0),
             ("interlock_history_hash", history_hash, 13),
         ]
@@ -95,7 +102,11 @@ class Connection:
             self.db.wal_checkpoint()
 
     def _time(self) -> int:
-        return self.now if self.in_verb else self._clock()
+        return self._clock() if self._strangers else self.now
+
+    def let_verbs_write(self, allowed: bool) -> None:
+        """Whether changes come from verbs, which write their history themselves, or from anybody else."""
+        self._strangers[:] = [] if allowed else [True]
 
     def begin(self) -> None:
         """Take the write lock and read the clock, once for the whole transaction."""
@@ -106,11 +117,53 @@ class Connection:
         """All rows of a query."""
         return self.db.execute(statement, values).fetchall()
 
+    def insert(self, statement: str, shared: tuple[Any, ...], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert rows that share their first values, many with each statement: to run one costs as much as a row."""
+        done = 0
+        for many in ROWS_OF_AN_INSERT:
+            while len(rows) - done >= many:
+                values = (*shared, *chain.from_iterable(rows[done : done + many]))
+                self.db.execute(_for_many_rows(statement, many), values)
+                done += many
+        if done < len(rows):
+            self.db.executemany(statement, [(*shared, *row) for row in rows[done:]])
+
+    def update(self, statement: str, facts: dict[str, Any], seqs: Sequence[int]) -> None:
+        """Change the jobs at these places with a statement that names them as `IN_SEQS`.
+
+        Jobs that arrived together are mostly granted and ended together, and a range is read without a list.
+        """
+        runs = _runs(seqs)
+        if len(runs) == 1 or len(runs) * WORTH_A_RANGE <= len(seqs):
+            ranges = [facts | {"first": first, "last": last} for first, last in runs]
+            self.db.executemany(statement.replace(IN_SEQS, "seq BETWEEN :first AND :last"), ranges)
+        else:
+            self.db.execute(statement, facts | {"seqs": json.dumps(seqs)})
+
     def read_clock(self) -> int:
         return self._clock()
 
     def close(self) -> None:
         self.db.close()
+
+
+def _runs(seqs: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and last of each row of numbers that follow each other."""
+    runs: list[tuple[int, int]] = []
+    first = last = None
+    for seq in sorted(seqs):
+        if first is None or last is None or seq != last + 1:
+            if first is not None and last is not None:
+                runs.append((first, last))
+            first = seq
+        last = seq
+    return runs if first is None or last is None else [*runs, (first, last)]
+
+
+@lru_cache(64)
+def _for_many_rows(statement: str, rows: int) -> str:
+    """The statement with its last brackets, the values, many times over; what is shared has a number there."""
+    return statement + f", {statement[statement.rindex('(') :]}" * (rows - 1)
 
 
 def refuse_unsafe_sqlite(version: str, number: int) -> None:

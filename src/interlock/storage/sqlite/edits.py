@@ -35,7 +35,8 @@ def write(connection: Connection, routes: Routes, tenant: str, change: Change, s
     )  # fmt: skip
     (route,) = routes.of(connection, [like])
     connection.db.execute(_SQL["edit"], edited._asdict() | {
-        "tags": json.dumps(edited.tags), "route": route.no, "base": route.base, "now": connection.now,
+        "tags": json.dumps(edited.tags), "route": route.no, "base": route.base,
+        "across_repositories": route.across_repositories, "across_keys": route.across_keys, "now": connection.now,
         "verb": change.verb, "actor": change.actor, "metadata": change.metadata, "tenant": tenant, "seq": seq,
     })  # fmt: skip
 

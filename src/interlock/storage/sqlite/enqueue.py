@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Final
 
 from interlock.domain.audit import history_hash
@@ -54,15 +55,21 @@ def _agents(
     connection: Connection, tenant: str, jobs: Sequence[NewJob], make: bool
 ) -> dict[tuple[str, str], tuple[int, int] | None]:
     """Number and limitedness of every agent that is named; None where it is unknown and must not be made."""
-    found: dict[tuple[str, str], tuple[int, int] | None] = {}
-    for kind, id in {(j.agent_kind, str(j.agent_id)) for j in jobs if j.agent_kind is not None}:
-        rows = connection.rows(_SQL["agent_no"], (tenant, kind, id))
-        if not rows and make:
-            facts = {"tenant": tenant, "kind": kind, "id": id, "now": connection.now}
-            connection.db.execute(_SQL["make_agent"], facts)
-            rows = connection.rows(_SQL["agent_no"], (tenant, kind, id))
-        found[kind, id] = rows[0] if rows else None
-    return found
+    named = {(j.agent_kind, str(j.agent_id)) for j in jobs if j.agent_kind is not None}
+    if not named:
+        return {}
+    found = _find_agents(connection, tenant, named)
+    missing = [name for name in sorted(named) if name not in found]
+    if missing and make:
+        rows = [{"tenant": tenant, "kind": kind, "id": id, "now": connection.now} for kind, id in missing]
+        connection.db.executemany(_SQL["make_agent"], rows)
+        found |= _find_agents(connection, tenant, missing)
+    return {name: found.get(name) for name in named}
+
+
+def _find_agents(connection: Connection, tenant: str, names: Iterable[tuple[str, str]]) -> Agents:
+    rows = connection.rows(_SQL["agents"], {"tenant": tenant, "names": json.dumps(list(names))})
+    return {(kind, id): (no, limited) for kind, id, no, limited in rows}
 
 
 def _known(agents: Mapping[tuple[str, str], tuple[int, int] | None]) -> Agents:
@@ -125,37 +132,37 @@ def _agent_fault(job: NewJob, agents: Mapping[tuple[str, str], tuple[int, int] |
 
 
 def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], agents: Agents) -> int:
-    db, now = connection.db, connection.now
+    now = connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
-    rows, bodies, history, moved = [], [], [], []
+    found = routes.of(connection, jobs)
+    rows, bodies, history = [], [], []
     first_due: dict[int, int] = {}
-    for seq, (job, route) in enumerate(zip(jobs, routes.of(connection, jobs), strict=True), first):
-        run_at = now if job.run_at is None else job.run_at
-        if job.delay_seconds is not None:
-            run_at = now + round(job.delay_seconds * SECOND)
-        requires = json.dumps(job.requires) if job.requires else "[]"
-        tags = json.dumps(job.tags) if job.tags else "[]"
-        move = (None, "queued", "enqueue", job.created_by, 1, 0, None, None, now)
-        hash = history_hash(None, tenant, job.id, 1, *move)
-        line, limited = agents[job.agent_kind, str(job.agent_id)] if job.agent_kind is not None else (None, 0)
+    for seq, job, route in zip(count(first), jobs, found):
+        # unpacked at once: looking up twenty names of a tuple takes longer than all the rest
+        (
+            id, type, payload, priority, run_at, delay, deadline, timeout, max_attempts, backoff, expiry_delay, headers,
+            traceparent, tags, agent_kind, agent_id, affinity_key, repository, requires, key, body_sha256, webhook,
+            parent_id, redrive_of, created_by, requested_by,
+        ) = job  # fmt: skip
+        due = now + round(delay * SECOND) if delay is not None else now if run_at is None else run_at
+        line, limited = agents[agent_kind, str(agent_id)] if agent_kind is not None else (None, 0)
         if line is not None and limited:
-            first_due[line] = min(run_at, first_due.get(line, run_at))
+            first_due[line] = min(due, first_due.get(line, due))
         rows.append(
-            (tenant, seq, job.id, job.priority, route.no, route.base, line, limited, run_at, job.deadline,
-             job.timeout_seconds, job.max_attempts, now, job.created_by, tags)
+            (seq, id, priority, route.no, route.base, line, limited, due, deadline, timeout, max_attempts, created_by,
+             json.dumps(tags) if tags else "[]", route.across_repositories, route.across_keys)
         )  # fmt: skip
         bodies.append(
-            (tenant, seq, job.id, job.type, now, job.created_by, job.requested_by, job.parent_id, job.redrive_of,
-             job.agent_kind, job.agent_id, job.repository, job.affinity_key, requires,
-             job.idempotency_key, job.body_sha256, job.backoff, job.expiry_delay_seconds, job.headers, job.traceparent,
-             job.webhook, job.payload)
+            (seq, id, type, created_by, requested_by, parent_id, redrive_of, agent_kind, agent_id, repository,
+             affinity_key, json.dumps(requires) if requires else "[]", key, body_sha256, backoff, expiry_delay, headers,
+             traceparent, webhook, payload)
         )  # fmt: skip
-        history.append((tenant, seq, 1, *move, hash))
-        moved.append(moves.Move(job.id, seq, route.base, line, None, "queued", 1))
-    db.executemany(_SQL["insert_job"], rows)
-    db.executemany(_SQL["insert_body"], bodies)
-    db.executemany(_SQL["insert_history"], history)
+        hash = history_hash(None, tenant, id, 1, None, "queued", "enqueue", created_by, 1, 0, None, None, now)
+        history.append((seq, created_by, hash))
+    connection.insert(_SQL["insert_job"], (tenant, now), rows)
+    connection.insert(_SQL["insert_body"], (tenant, now), bodies)
+    connection.insert(_SQL["insert_birth"], (tenant, now), history)
     overtaken = moves.overtaken(connection, tenant, first_due)
-    moves.tell(connection, tenant, moved)
+    moves.tell_born(connection, tenant, range(first, first + len(jobs)), [r.base for r in found], {*first_due})
     moves.deal(connection, tenant, [(line, 0) for line in overtaken])
     return int(first)

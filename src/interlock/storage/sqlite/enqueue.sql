@@ -5,18 +5,19 @@ ON CONFLICT DO UPDATE SET next_seq = next_seq + :count
 RETURNING next_seq - :count;
 
 -- name: insert_job
-INSERT INTO job (tenant, seq, id, status, priority, route, base, line, blocked, run_at, deadline, timeout_seconds, attempt,
-  max_attempts, fence, version, releases, updated_at, verb, actor, tags)
-VALUES (?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, ?, 'enqueue', ?, ?);
+INSERT INTO job (tenant, updated_at, seq, id, status, priority, route, base, line, blocked, run_at, deadline, timeout_seconds,
+  attempt, max_attempts, fence, version, releases, verb, actor, tags, across_repositories, across_keys)
+VALUES (?1, ?2, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, 'enqueue', ?, ?, ?, ?);
 
 -- name: insert_body
-INSERT INTO job_body (tenant, seq, id, type, created_at, created_by, requested_by, parent_id, redrive_of, agent_kind, agent_id,
+INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, requested_by, parent_id, redrive_of, agent_kind, agent_id,
   repository, affinity_key, requires, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent,
   webhook, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: insert_history
-INSERT INTO job_history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_birth
+INSERT INTO job_history (tenant, at, seq, version, to_status, verb, actor, attempt, fence, hash)
+VALUES (?1, ?2, ?, 1, 'queued', 'enqueue', ?, 1, 0, ?);
 
 -- name: by_key
 -- The jobs that hold these idempotency keys.
@@ -40,8 +41,9 @@ INSERT INTO route (tenant, no, base, type, requires, priority, repository, affin
 -- name: registry
 SELECT coalesce((SELECT registry FROM tenant WHERE tenant = :tenant), 0);
 
--- name: agent_no
-SELECT no, max_concurrency IS NOT NULL FROM agent WHERE tenant = ? AND kind = ? AND id = ?;
+-- name: agents
+SELECT a.kind, a.id, a.no, a.max_concurrency IS NOT NULL
+FROM json_each(:names) n CROSS JOIN agent a ON a.tenant = :tenant AND a.kind = n.value ->> 0 AND a.id = n.value ->> 1;
 
 -- name: make_agent
 INSERT INTO agent (tenant, no, kind, id, implicit, created_at, updated_at)

@@ -1,39 +1,66 @@
--- name: fits
--- What every list looks at, wherever its jobs are found; {fits} in the statements below.
-v.seq < :before_seq
-  AND (:statuses IS NULL OR v.status IN (SELECT value FROM json_each(:statuses)))
-  AND (:type IS NULL OR v.type = :type)
-  AND (:worker IS NULL OR v.worker = :worker)
-  AND (:agent_kind IS NULL OR (v.agent_kind = :agent_kind AND v.agent_id = :agent_id))
-  AND (:stale_before IS NULL OR (v.status = 'running' AND coalesce(v.heartbeat_at, v.run_started_at) <= :stale_before))
-  AND (:parent_id IS NULL OR v.parent_id = :parent_id)
-  AND (:created_after IS NULL OR v.created_at >= :created_after)
-  AND (:created_before IS NULL OR v.created_at < :created_before)
-  AND NOT EXISTS (SELECT 1 FROM json_each(:tags) t WHERE t.value NOT IN (SELECT value FROM json_each(v.tags)));
+-- A list shows those jobs that fit ({fits}) of the places that a statement has found ({found}). These statements find places newest first, and
+-- look only where {within} says: if that is inside of some stretches, {stretches} and {by_stretch} read those newest first, else they are
+-- empty. {tagged} passes over most jobs without a tag before anything else of them is read.
+
+-- name: shown
+SELECT {list} FROM ({found} LIMIT -1) c CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = c.seq WHERE {fits} LIMIT :limit;
 
 -- name: newest
-SELECT {list} FROM job_view v WHERE v.tenant = :tenant AND {fits} ORDER BY v.seq DESC LIMIT :limit;
+SELECT c.seq FROM {stretches}job c WHERE c.tenant = :tenant AND {within} AND {tagged} ORDER BY {by_stretch}c.seq DESC;
 
--- name: held
-SELECT {list} FROM job c INDEXED BY job_lease CROSS JOIN job_view v ON v.tenant = c.tenant AND v.seq = c.seq
-WHERE c.tenant = :tenant AND c.status = 'running' AND {fits} ORDER BY v.seq DESC LIMIT :limit;
-
--- name: waiting
-SELECT {list} FROM approval c INDEXED BY approval_open CROSS JOIN job_view v ON v.tenant = c.tenant AND v.id = c.job_id
-WHERE c.tenant = :tenant AND c.status = 'open' AND {fits} ORDER BY v.seq DESC LIMIT :limit;
+-- name: newest_of_type
+SELECT c.seq FROM {stretches}job_body c WHERE c.tenant = :tenant AND {within} AND c.type = :type ORDER BY {by_stretch}c.seq DESC;
 
 -- name: of_agent
-SELECT {list} FROM job_body c INDEXED BY job_agent CROSS JOIN job_view v ON v.tenant = c.tenant AND v.seq = c.seq
-WHERE c.tenant = :tenant AND c.agent_kind = :agent_kind AND c.agent_id = :agent_id AND c.agent_kind IS NOT NULL
-  AND c.seq < :before_seq AND {fits} ORDER BY c.seq DESC LIMIT :limit;
+SELECT c.seq FROM {stretches}job_body c INDEXED BY job_agent
+WHERE c.tenant = :tenant AND c.agent_kind = :agent_kind AND c.agent_id = :agent_id AND c.agent_kind IS NOT NULL AND {within}
+ORDER BY {by_stretch}c.seq DESC;
+
+-- name: set_back
+-- Jobs that wait for another try, or ended in one way other than succeeded.
+SELECT c.seq FROM {stretches}job c INDEXED BY job_setback
+WHERE c.tenant = :tenant AND c.status = :status AND c.status <> 'queued' AND c.status <> 'running' AND c.status <> 'succeeded' AND c.status <> 'waiting_for_approval' AND {within} AND {tagged}
+ORDER BY {by_stretch}c.seq DESC;
+
+-- name: set_back_of_base
+SELECT c.seq FROM {stretches}job c INDEXED BY job_setback_base
+WHERE c.tenant = :tenant AND c.status = :status AND c.base = :base AND c.status <> 'queued' AND c.status <> 'running' AND c.status <> 'succeeded' AND c.status <> 'waiting_for_approval' AND {within}
+ORDER BY {by_stretch}c.seq DESC;
+
+-- name: held
+SELECT c.seq FROM job c INDEXED BY job_lease WHERE c.tenant = :tenant AND c.status = 'running' AND {within} ORDER BY c.seq DESC;
+
+-- name: waiting
+SELECT c.seq FROM approval a INDEXED BY approval_open CROSS JOIN job c ON c.tenant = a.tenant AND c.id = a.job_id
+WHERE a.tenant = :tenant AND a.status = 'open' AND {within} ORDER BY c.seq DESC;
 
 -- name: of_parent
-SELECT {list} FROM job_body c INDEXED BY job_parent CROSS JOIN job_view v ON v.tenant = c.tenant AND v.seq = c.seq
-WHERE c.tenant = :tenant AND c.parent_id = :parent_id AND c.parent_id IS NOT NULL AND c.seq < :before_seq AND {fits}
-ORDER BY c.seq DESC LIMIT :limit;
+SELECT c.seq FROM job_body c INDEXED BY job_parent
+WHERE c.tenant = :tenant AND c.parent_id = :parent_id AND c.parent_id IS NOT NULL AND {within} ORDER BY c.seq DESC;
 
--- name: setbacks
--- Jobs that ended in one way other than succeeded.
-SELECT {list} FROM job c INDEXED BY job_setback CROSS JOIN job_view v ON v.tenant = c.tenant AND v.seq = c.seq
-WHERE c.tenant = :tenant AND c.status = :status AND c.finished_at IS NOT NULL AND c.status <> 'succeeded'
-  AND c.seq < :before_seq AND {fits} ORDER BY c.seq DESC LIMIT :limit;
+-- name: due_some_time
+-- Jobs that wait for their time, a place in a line, or children; where a type is named, those of others may be among them.
+SELECT j.seq FROM job j INDEXED BY job_ready
+WHERE j.tenant = :tenant AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND :type IS NULL
+UNION ALL
+SELECT j.seq FROM route r CROSS JOIN job j INDEXED BY job_ready ON j.tenant = r.tenant AND j.route = r.no
+WHERE r.tenant = :tenant AND r.type = :type AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0
+UNION ALL
+SELECT j.seq FROM job j INDEXED BY job_line WHERE j.tenant = :tenant AND j.blocked = 1 AND j.finished_at IS NULL
+UNION ALL
+SELECT j.seq FROM (SELECT DISTINCT job_id FROM job_await WHERE tenant = :tenant) w CROSS JOIN job j ON j.tenant = :tenant AND j.id = w.job_id
+LIMIT :most;
+
+-- name: named
+SELECT value AS seq FROM json_each(:seqs) c WHERE {within};
+
+-- name: last_succeeded
+-- No job that arrived after this has succeeded.
+SELECT coalesce(max(y.last_seq), 0) FROM tally y WHERE y.tenant = :tenant AND y.to_status = 'succeeded';
+
+-- name: how_many_set_back
+SELECT count(*) FROM (SELECT 1 FROM job c INDEXED BY job_setback WHERE c.tenant = :tenant AND c.status IN ({statuses})
+  AND c.status <> 'queued' AND c.status <> 'running' AND c.status <> 'succeeded' AND c.status <> 'waiting_for_approval' LIMIT :most);
+
+-- name: bases
+SELECT DISTINCT base FROM route WHERE tenant = :tenant AND type = :type LIMIT :limit;

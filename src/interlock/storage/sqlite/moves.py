@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from interlock.domain.lifecycle import TERMINAL
@@ -21,64 +22,125 @@ MINUTE: Final = 60_000_000
 
 
 class Move(NamedTuple):
-    """A job that went from one status to another (None: was born), and how it stood before."""
+    """A job that went from one status to another, and how it stood before."""
 
-    id: str
     seq: int
     base: int
     line: int | None
-    origin: str | None
+    origin: str
     target: str
-    version: int
-    blocked: int = 0
-    awaiting: int = 0
+    blocked: int
+    awaiting: int
+
+
+class Line(NamedTuple):
+    """The line of an agent with a limit: how many places are given out, and when the next job joins if one is free."""
+
+    no: int
+    strict: int
+    limit: int
+    used: int
+    next_due: int | None
 
 
 def tell(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
     """Count the moves, let the lines of their agents move up, and put into the outbox what listeners are to hear."""
-    edges = Counter((m.base, m.origin or "", m.target) for m in moves if m.origin != m.target)
-    minute = connection.now // MINUTE * MINUTE
-    connection.db.executemany(
-        _SQL["count"], [(tenant, base, minute, origin, target, n) for (base, origin, target), n in edges.items()]
-    )
+    edges = Counter((m.base, m.origin, m.target) for m in moves if m.origin != m.target)
+    _count(connection, tenant, edges, max((m.seq for m in moves if m.target == "succeeded"), default=0))
     in_lines = [m for m in moves if m.line is not None and m.target != "running"]
     if in_lines:
         _move_up(connection, tenant, in_lines)
-    announce(connection, tenant, moves)
+    announce(connection, tenant, ((m.seq, m.origin, m.target) for m in moves))
+
+
+def tell_born(connection: Connection, tenant: str, seqs: Iterable[int], bases: Iterable[int], lines: set[int]) -> None:
+    """The same for new jobs; `lines` are those of agents with a limit."""
+    _count(connection, tenant, {(base, "", "queued"): n for base, n in Counter(bases).items()})
+    if lines:
+        settle(connection, tenant, limited(connection, tenant, lines), {})
+    announce(connection, tenant, zip(seqs, repeat(None), repeat("queued")))
+
+
+def tell_granted(
+    connection: Connection, tenant: str, seqs: Sequence[int], bases: Sequence[int], origins: Sequence[str]
+) -> None:
+    """The same for jobs that start to run."""
+    edges = Counter(zip(bases, origins, strict=True))
+    _count(connection, tenant, {(base, origin, "running"): n for (base, origin), n in edges.items()})
+    announce(connection, tenant, zip(seqs, origins, repeat("running")))
+
+
+def tell_succeeded(
+    connection: Connection, tenant: str, seqs: Sequence[int], bases: Iterable[int], lines: Iterable[int | None]
+) -> None:
+    """The same for jobs that ran and have succeeded."""
+    edges = {(base, "running", "succeeded"): n for base, n in Counter(bases).items()}
+    _count(connection, tenant, edges, max(seqs, default=0))
+    freed = Counter(line for line in lines if line is not None)
+    if freed:
+        settle(connection, tenant, limited(connection, tenant, freed), freed)
+    announce(connection, tenant, zip(seqs, repeat("running"), repeat("succeeded")))
+
+
+def _count(
+    connection: Connection, tenant: str, edges: Mapping[tuple[int, str, str], int], last_succeeded: int = 0
+) -> None:
+    minute = connection.now // MINUTE * MINUTE
+    rows = [(tenant, base, minute, origin, to, n, last_succeeded) for (base, origin, to), n in edges.items()]
+    connection.db.executemany(_SQL["count"], rows)
 
 
 def _move_up(connection: Connection, tenant: str, moves: Sequence[Move]) -> None:
-    strict = limited(connection, tenant, {m.line for m in moves if m.line is not None})
-    freed: Counter[int] = Counter(dict.fromkeys(strict, 0))
+    lines = limited(connection, tenant, {m.line for m in moves if m.line is not None})
+    freed: Counter[int] = Counter()
     returned = set()
     for m in moves:
-        if m.line is None or m.line not in strict or m.origin is None:
+        if m.line is None or m.line not in lines:
             continue
-        ended = m.target in TERMINAL
-        if m.origin == m.target or not (ended or strict[m.line]):  # it may come before one that has a place
+        ended, strict = m.target in TERMINAL, bool(lines[m.line].strict)
+        if m.origin == m.target or not (ended or strict):  # it may come before one that has a place
             returned.add(m.line)
         if m.origin != m.target:
             freed[m.line] += gives_back(
-                m.origin, ended=ended, strict=strict[m.line], blocked=bool(m.blocked), awaited=m.awaiting > 0
+                m.origin, ended=ended, strict=strict, blocked=bool(m.blocked), awaited=m.awaiting > 0
             )
-    settle(connection, tenant, [(line, n) for line, n in freed.items() if line not in returned])
+    settle(connection, tenant, {no: line for no, line in lines.items() if no not in returned}, freed)
     deal(connection, tenant, [(line, freed[line]) for line in returned])
 
 
 def overtaken(connection: Connection, tenant: str, first_due: Mapping[int, int]) -> list[int]:
     """Lines in which a job that has a place and does not run is due later than a new one."""
-    return [line for line, due in first_due.items() if connection.rows(_SQL["placed_later"], (tenant, line, due))[0][0]]
+    if not first_due:
+        return []
+    facts = {"tenant": tenant, "lines": json.dumps(list(first_due.items()))}
+    return [line for (line,) in connection.rows(_SQL["placed_later"], facts)]
 
 
-def limited(connection: Connection, tenant: str, lines: Iterable[int]) -> dict[int, bool]:
-    """Those lines that have a limit, and whether they are strict."""
+def limited(connection: Connection, tenant: str, lines: Iterable[int]) -> dict[int, Line]:
+    """Those lines that have a limit."""
     rows = connection.rows(_SQL["limited"], {"tenant": tenant, "lines": json.dumps(sorted(lines))})
-    return {no: bool(strict) for no, strict in rows}
+    return {row[0]: Line._make(row) for row in rows}
 
 
-def settle(connection: Connection, tenant: str, freed: Iterable[tuple[int, int]]) -> None:
-    """Give back places and hand out those that are free."""
-    connection.db.executemany(_SQL["settle"], [(tenant, line, n) for line, n in sorted(freed)])
+def settle(connection: Connection, tenant: str, lines: Mapping[int, Line], freed: Mapping[int, int]) -> None:
+    """Give back places and hand out those that are free; the trigger settle_line does the same for direct SQL."""
+    placed: list[int] = []
+    changed = []
+    for line in lines.values():
+        used = line.used - freed.get(line.no, 0)
+        next_due = None
+        if used < line.limit:
+            for run_at, seq in connection.db.execute(_SQL["without_place"], (tenant, line.no, line.limit - used)):
+                if run_at > connection.now:
+                    next_due = run_at
+                    break
+                placed.append(seq)
+                used += 1
+        if used != line.used or next_due != line.next_due:
+            changed.append((used, next_due, tenant, line.no))
+    if placed:
+        connection.update(_SQL["give_places"], {"tenant": tenant}, placed)
+    connection.db.executemany(_SQL["keep_line"], changed)
 
 
 def deal(connection: Connection, tenant: str, freed: Iterable[tuple[int, int]]) -> None:
@@ -89,4 +151,4 @@ def deal(connection: Connection, tenant: str, freed: Iterable[tuple[int, int]]) 
 def join_lines(connection: Connection, tenant: str) -> None:
     """Let jobs that have come due take the places that are free."""
     due = connection.rows(_SQL["due_lines"], {"tenant": tenant, "now": connection.now})
-    settle(connection, tenant, [(line, 0) for (line,) in due])
+    settle(connection, tenant, limited(connection, tenant, [line for (line,) in due]), {})

@@ -1,16 +1,26 @@
 -- name: count
-INSERT INTO tally VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count;
+INSERT INTO tally VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET count = count + excluded.count, last_seq = max(last_seq, excluded.last_seq);
 
 -- name: placed_later
-SELECT EXISTS (SELECT 1 FROM job INDEXED BY job_of_agent WHERE tenant = ? AND line = ? AND line IS NOT NULL AND blocked = 0 AND finished_at IS NULL
-  AND run_at > ? AND (status = 'queued' OR status = 'retry'));
+SELECT l.value ->> 0 FROM json_each(:lines) l WHERE EXISTS (
+  SELECT 1 FROM job j INDEXED BY job_of_agent
+  WHERE j.tenant = :tenant AND j.line = l.value ->> 0 AND j.line IS NOT NULL AND j.blocked = 0 AND j.finished_at IS NULL
+    AND j.run_at > l.value ->> 1 AND (j.status = 'queued' OR j.status = 'retry'));
 
 -- name: limited
-SELECT a.no, a.strict FROM json_each(:lines) l CROSS JOIN agent a ON a.tenant = :tenant AND a.no = l.value
-WHERE a.max_concurrency IS NOT NULL;
+SELECT a.no, a.strict, a.max_concurrency, a.used, a.next_due
+FROM json_each(:lines) l CROSS JOIN agent a ON a.tenant = :tenant AND a.no = l.value WHERE a.max_concurrency IS NOT NULL;
 
--- name: settle
-INSERT INTO line_to_settle VALUES (?, ?, ?);
+-- name: without_place
+SELECT run_at, seq FROM job INDEXED BY job_line WHERE tenant = ? AND line = ? AND blocked = 1 AND finished_at IS NULL
+ORDER BY run_at, seq LIMIT ?;
+
+-- name: give_places
+UPDATE job SET blocked = 0 WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: keep_line
+UPDATE agent SET used = ?, next_due = ? WHERE tenant = ? AND no = ?;
 
 -- name: deal
 INSERT INTO line_to_deal VALUES (?, ?, ?);

@@ -13,7 +13,7 @@ from interlock.domain.operations import START, Child, Past, Prune, PrunedStep, P
 from interlock.errors import NotFound
 from interlock.storage import chains
 from interlock.storage.contract import Terms
-from interlock.storage.sqlite import artifacts, enqueue, progress
+from interlock.storage.sqlite import artifacts, enqueue, progress, stretches
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
@@ -160,4 +160,5 @@ def _prune(connection: Connection, tenant: str, order: PruneOrder) -> PrunedStep
         for statement in _DELETES:
             connection.db.execute(statement, facts)
         artifacts.forget(connection, tenant, ids)
+        stretches.drop_emptied(connection, tenant, seqs[0], seqs[-1])
     return PrunedStep(len(old), last_seq, at_end)

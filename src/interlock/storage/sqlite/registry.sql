@@ -46,13 +46,20 @@ FROM tally y CROSS JOIN route r ON r.tenant = y.tenant AND r.no = y.base
 WHERE y.tenant = :tenant GROUP BY r.type, y.from_status, y.to_status;
 
 -- name: later
--- Jobs that are due later, and since when the oldest waits that is due, route by route.
+-- Jobs that are due later, and since when the oldest waits that is due, base by base: first those without repository and key.
 SELECT r.type,
   (SELECT count(*) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.route = r.no AND j.run_at > :now
     AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0),
   (SELECT min(j.run_at) FROM job j INDEXED BY job_ready WHERE j.tenant = r.tenant AND j.route = r.no AND j.run_at <= :now
     AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
-FROM route r WHERE r.tenant = :tenant;
+FROM route r INDEXED BY route_bases WHERE r.tenant = :tenant AND r.no = r.base
+UNION ALL
+SELECT r.type,
+  (SELECT count(*) FROM job j INDEXED BY job_ready_base WHERE j.tenant = r.tenant AND j.base = r.no AND j.run_at > :now
+    AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND j.route <> j.base),
+  (SELECT min(j.run_at) FROM job j INDEXED BY job_ready_base WHERE j.tenant = r.tenant AND j.base = r.no AND j.run_at <= :now
+    AND j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0 AND j.route <> j.base)
+FROM route r INDEXED BY route_bases WHERE r.tenant = :tenant AND r.no = r.base;
 
 -- name: lined_up
 SELECT r.type, sum(j.run_at > :now), sum(j.run_at <= :now)
@@ -68,9 +75,9 @@ SELECT type, paused_at, paused_by, pause_reason FROM queue WHERE tenant = :tenan
 
 -- name: fold
 -- Minutes older than an hour become one.
-INSERT INTO tally SELECT tenant, base, 0, from_status, to_status, sum(count) FROM tally
+INSERT INTO tally SELECT tenant, base, 0, from_status, to_status, sum(count), max(last_seq) FROM tally
 WHERE tenant = :tenant AND minute > 0 AND minute < :before GROUP BY base, from_status, to_status
-ON CONFLICT DO UPDATE SET count = count + excluded.count;
+ON CONFLICT DO UPDATE SET count = count + excluded.count, last_seq = max(last_seq, excluded.last_seq);
 
 -- name: drop_folded
 DELETE FROM tally WHERE tenant = :tenant AND minute > 0 AND minute < :before;

@@ -30,11 +30,13 @@ from interlock.storage.sqlite.operations import OperationVerbs
 from interlock.storage.sqlite.progress import ProgressVerbs
 from interlock.storage.sqlite.registry import RegistryVerbs
 from interlock.storage.sqlite.routes import Routes
+from interlock.storage.sqlite.stretches import StretchVerbs
 from interlock.storage.sqlite.tokens import TokenVerbs
 from interlock.storage.sqlite.webhooks import SQLiteOutbox
 from interlock.storage.sqlite.why import WhyVerbs
 from interlock.storage.sqlite.writer import Writer
 from interlock.storage.statements import load
+from interlock.storage.swept import Swept
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
 _PAUSE: Final = load("interlock.storage.sqlite", "change.sql")["pause"]
@@ -47,7 +49,15 @@ T = TypeVar("T")
 
 
 class SQLiteStore(
-    RegistryVerbs, ArtifactVerbs, AuditVerbs, GateVerbs, OperationVerbs, ProgressVerbs, TokenVerbs, WhyVerbs
+    RegistryVerbs,
+    ArtifactVerbs,
+    AuditVerbs,
+    GateVerbs,
+    OperationVerbs,
+    ProgressVerbs,
+    StretchVerbs,
+    TokenVerbs,
+    WhyVerbs,
 ):
     """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
 
@@ -57,6 +67,7 @@ class SQLiteStore(
         self._routes: dict[str, Routes] = {}
         self._signal = Signal()
         self._told = Signal()
+        self.swept = Swept()
         self.outbox = SQLiteOutbox(self._write, self._read)
         self._watched_at = 0.0
         self._lookout: asyncio.Task[None] | None = None
@@ -96,8 +107,11 @@ class SQLiteStore(
     ) -> list[Enqueued | Refused]:
         raise Invalid("a job can be enqueued inside a transaction of yours on PostgreSQL only")
 
-    async def claim(self, tenant: str, ask: ClaimAsk) -> list[Job]:
-        return await self._write(lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask))
+    async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
+        swept = Swept()
+        granted = await self._write(lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask, takers, swept))
+        self.swept += swept
+        return granted
 
     async def heartbeat(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
         answers = await self._write(lambda c: heartbeat(c, tenant, beats))

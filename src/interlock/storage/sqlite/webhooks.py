@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from interlock.domain.lifecycle import TERMINAL
@@ -32,24 +32,11 @@ _AFTER_ALL: Final = "g"  # above every id
 T = TypeVar("T")
 
 
-class Moved(Protocol):
-    """What has to be known of a transition."""
-
-    @property
-    def seq(self) -> int: ...
-
-    @property
-    def origin(self) -> str | None: ...
-
-    @property
-    def target(self) -> str: ...
-
-
-def announce(connection: Connection, tenant: str, moves: Sequence[Moved]) -> None:
-    """Put what these moves mean into the outbox, if anybody listens; called once they are written, lines and all."""
+def announce(connection: Connection, tenant: str, moves: Iterable[tuple[int, str | None, str]]) -> None:
+    """Put what these moves (seq, from, to) mean into the outbox, if anybody listens; called once they are written."""
     ((listeners, own),) = connection.rows(_SQL["anyone_to_tell"], {"tenant": tenant})
     if listeners or own:
-        told = [(tenant, m.seq, m.origin, m.target) for m in moves if listeners or m.target in TERMINAL]
+        told = [(tenant, seq, origin, to) for seq, origin, to in moves if listeners or to in TERMINAL]
         connection.db.executemany(_SQL["tell"], told)
 
 

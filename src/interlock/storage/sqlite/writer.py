@@ -90,7 +90,7 @@ class Writer:
         answers: list[tuple[_Work, Any]] = []
         try:
             connection.begin()
-            connection.in_verb = 1
+            connection.let_verbs_write(True)
             if len(batch) == 1:
                 answers.append((batch[0], batch[0].verb(connection)))
             else:
@@ -104,7 +104,7 @@ class Writer:
                 return [told for work in batch for told in self._commit([work])]
             return [(work, meaning) for work in batch]
         finally:
-            connection.in_verb = 0
+            connection.let_verbs_write(False)
         return answers
 
     def _alone(self, work: _Work) -> Any:

@@ -158,11 +158,11 @@ begin
   end if;
   -- One look at the changed rows, for the tally and for what there is to do.
   with moves as materialized (
-    select n.tenant, n.type, n.previous, n.status, count(*) as n, bool_or(n.parent_id is not null) as of_parents,
+    select n.tenant, n.type, n.previous, n.status, count(*) as n, max(n.seq) as last_seq, bool_or(n.parent_id is not null) as of_parents,
       bool_or(n.line is not null) as of_lines from changed n group by n.tenant, n.type, n.previous, n.status
   ), counted as (
-    insert into tally (tenant, type, minute, from_status, to_status, count)
-    select m.tenant, m.type, date_trunc('minute', t), m.previous, m.status, m.n from moves m where m.status <> m.previous
+    insert into tally (tenant, type, minute, from_status, to_status, count, last_seq)
+    select m.tenant, m.type, date_trunc('minute', t), m.previous, m.status, m.n, m.last_seq from moves m where m.status <> m.previous
   )
   select coalesce(sum(n), 0), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
     bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),

@@ -4,16 +4,18 @@ create or replace function interlock.lease_of(p_tenant text, p_type text) return
 $$;
 
 -- Grants the best jobs a worker may have. A single row without an id means: leases or deadlines have run out, sweep first.
+-- Where several workers ask as one, p_takers names who gets the first job, the second, and so on.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
-  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_sweep boolean
+  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_takers text[], p_sweep boolean
 ) returns setof interlock.job_view language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := interlock.clock();
   floor bigint;
-  everything boolean := p_repositories is null and p_affinity_keys is null;
+  any_repository boolean := p_repositories is null;
+  any_key boolean := p_affinity_keys is null;
   got tid[] := '{}';
   ids uuid[] := '{}';
   fences bigint[] := '{}';
@@ -51,21 +53,12 @@ begin
 
   for attempt in 1..5 loop
     with legs as materialized (
-      select r.no, r.priority from (
-        -- Each part is a range of an index, so that keys and repositories of others cost nothing.
-        select * from interlock.route a where a.tenant = p_tenant and a.affinity_key is null and a.repository is null
-        union all
-        select * from interlock.route a where a.tenant = p_tenant and a.affinity_key is null and a.repository = any(p_repositories)
-        union all
-        select * from interlock.route a
-        where a.tenant = p_tenant and a.affinity_key is null and a.repository is not null and p_repositories is null and not everything
-        union all
-        select * from interlock.route a where a.tenant = p_tenant and a.affinity_key = any(p_affinity_keys)
-        union all
-        select * from interlock.route a where a.tenant = p_tenant and a.affinity_key is not null and p_affinity_keys is null and not everything
-      ) r
+      select r.no, r.priority from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(array_append(p_repositories, '')) s(name)
+      cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
+        -- One probe of an index each, so that keys, repositories and capabilities of others cost nothing.
+        select * from interlock.route a where a.tenant = p_tenant and a.found_by_key = k.name
+          and a.found_by_repository = s.name and a.found_by_need = c.name offset 0) r
       where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
-        and (p_repositories is null or r.repository is null or r.repository = any(p_repositories))
         and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)
     ), picked as materialized (
       select x.at, x.job_id, x.run_at from legs cross join lateral (
@@ -74,7 +67,17 @@ begin
          order by q.run_at, q.seq limit want)
         union all
         (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-         where everything and q.tenant = p_tenant and q.base = legs.no and q.route <> q.base and q.run_at <= t
+         where any_repository and any_key and q.tenant = p_tenant and q.base = legs.no and q.route <> q.base and q.run_at <= t
+           and not q.blocked and (q.deadline is null or q.deadline > t)
+         order by q.run_at, q.seq limit want)
+        union all
+        (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
+         where any_repository and not any_key and q.tenant = p_tenant and q.across_repositories = legs.no and q.run_at <= t
+           and not q.blocked and (q.deadline is null or q.deadline > t)
+         order by q.run_at, q.seq limit want)
+        union all
+        (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
+         where any_key and not any_repository and q.tenant = p_tenant and q.across_keys = legs.no and q.run_at <= t
            and not q.blocked and (q.deadline is null or q.deadline > t)
          order by q.run_at, q.seq limit want)) x
       order by legs.priority desc, x.run_at, x.seq limit want
@@ -99,24 +102,29 @@ begin
     want := want + p_limit;
   end loop;
 
+  if got = '{}' then  -- a change of nothing would still run every trigger
+    return;
+  end if;
   perform set_config('interlock.granting', 'claim', true);
   return query
   update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
-    worker = p_worker, lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)),
+    worker = coalesce(g.taker, p_worker), lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)),
     lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)), j.timeout_seconds) * interval '1 second',
-    started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim', actor = 'worker:' || p_worker,
-    reason = null, metadata = null
-  from (select g.at from unnest(got) as g(at) limit cardinality(got)) g where j.ctid = g.at
-  returning j.tenant, j.id, j.seq, j.type, j.status, j.priority, j.payload, j.headers, j.traceparent, j.tags, j.agent_kind,
-    j.agent_id, j.affinity_key, j.repository, j.requires, j.idempotency_key, j.webhook, j.parent_id, j.redrive_of, j.created_by,
+    started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
+    actor = 'worker:' || coalesce(g.taker, p_worker), reason = null, metadata = null
+  from (select u.at, u.taker from unnest(got, p_takers) as u(at, taker) limit cardinality(got)) g where j.ctid = g.at
+  -- What the caller knows of every job it is granted is left out, and lists that are empty: each value is dear to a client.
+  returning null::text, j.id, j.seq, j.type, null::interlock.status, j.priority, j.payload, j.headers, j.traceparent,
+    case when j.tags <> '{}' then j.tags end, j.agent_kind, j.agent_id, j.affinity_key, j.repository,
+    case when j.requires <> '{}' then j.requires end, j.idempotency_key, j.webhook, j.parent_id, j.redrive_of, j.created_by,
     j.requested_by, j.run_at, j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.max_attempts,
-    j.worker, j.fence, j.lease_expires_at, null::timestamptz, j.gate_id, '{}'::uuid[], j.cancel_requested_at, j.cancel_reason,
+    g.taker, j.fence, j.lease_expires_at, null::timestamptz, j.gate_id, null::uuid[], j.cancel_requested_at, j.cancel_reason,
     case when j.version > 2 or j.redrive_of is not null then (select c.data from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
     case when j.version > 2 or j.redrive_of is not null then (select c.seq from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
     j.usage, j.result, j.result_summary, j.error,
     j.sanitized or ((j.version > 2 or j.redrive_of is not null) and exists
       (select from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id and c.sanitized)),
-    j.version, j.releases, j.created_at, j.updated_at, j.started_at, j.run_started_at, j.finished_at, false;
+    j.version, j.releases, j.created_at, null::timestamptz, j.started_at, j.run_started_at, null::timestamptz, false;
   get diagnostics granted = row_count;
   perform set_config('interlock.granting', '', true);
   if granted <> cardinality(got) then

@@ -1,50 +1,62 @@
+-- The number of a route, if there is one. By plain values: row-level security lets no index be searched for an expression, and all
+-- routes of the tenant would be read.
+create or replace function interlock.route_of(
+  p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text
+) returns bigint language plpgsql stable as $$
+declare
+  by_key text := coalesce(p_affinity_key, '');
+  by_repository text := coalesce(p_repository, '');
+  by_need text := coalesce(p_requires[1], '');
+begin
+  return (
+    select r.no from interlock.route r
+    where r.tenant = p_tenant and r.found_by_key = by_key and r.found_by_repository = by_repository and r.found_by_need = by_need
+      and r.type = p_type and r.priority = p_priority and r.requires = p_requires);
+end $$;
+
 -- Finds the route of a job, making it where it is new, and its base.
 create or replace function interlock.ensure_route(
   p_tenant text, p_type text, p_requires text[], p_priority integer, p_repository text, p_affinity_key text,
   out no bigint, out base bigint
 ) language plpgsql as $$
-declare
-  fresh bigint;
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  for attempt in 1..2 loop
-    -- No index knows "is not distinct from": with it, every new route would read all those before it.
-    select x.no, x.base into ensure_route.no, ensure_route.base from (
-      select r.no, r.base from interlock.route r where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority
-        and r.requires = p_requires and r.repository = p_repository and r.affinity_key = p_affinity_key
-      union all
-      select r.no, r.base from interlock.route r where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority
-        and r.requires = p_requires and r.repository is null and p_repository is null and r.affinity_key = p_affinity_key
-      union all
-      select r.no, r.base from interlock.route r where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority
-        and r.requires = p_requires and r.repository = p_repository and r.affinity_key is null and p_affinity_key is null
-      union all
-      select r.no, r.base from interlock.route r where r.tenant = p_tenant and r.type = p_type and r.priority = p_priority
-        and r.requires = p_requires and r.repository is null and p_repository is null and r.affinity_key is null and p_affinity_key is null
-    ) x;
-    exit when found or attempt = 2;
-    insert into interlock.tenant (tenant) values (p_tenant) on conflict do nothing;
-    fresh := nextval('interlock.route_no');
-    insert into interlock.route (tenant, no, base, type, requires, priority, repository, affinity_key)
-    select p_tenant, fresh,
-      case when p_repository is null and p_affinity_key is null then fresh
-        else (interlock.ensure_route(p_tenant, p_type, p_requires, p_priority, null, null)).base end,
-      p_type, p_requires, p_priority, p_repository, p_affinity_key
-    on conflict do nothing;
-  end loop;
+  select e.no, e.base into ensure_route.no, ensure_route.base from interlock.ensure_routes(
+    p_tenant, array[p_type], array[p_requires::text], array[p_priority], array[p_repository], array[p_affinity_key]) e;
 end $$;
 
--- The same for many at once, in the order given: whoever makes several makes them in one order, so that none waits for another.
+-- The same for many at once, answered in the order given. All are made in one order, the wider first, so that none waits in a circle.
 create or replace function interlock.ensure_routes(
   p_tenant text, p_types text[], p_requires text[], p_priorities integer[], p_repositories text[], p_affinity_keys text[]
 ) returns table (no bigint, base bigint) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  for i in 1..coalesce(cardinality(p_types), 0) loop
-    select e.no, e.base into ensure_routes.no, ensure_routes.base from interlock.ensure_route(
-      p_tenant, p_types[i], p_requires[i]::text[], p_priorities[i], p_repositories[i], p_affinity_keys[i]) e;
-    return next;
+  insert into interlock.tenant (tenant) values (p_tenant) on conflict do nothing;
+  for named in 0..2 loop
+    insert into interlock.route (tenant, no, base, across_repositories, across_keys, type, requires, priority, repository, affinity_key)
+    select p_tenant, n.no, coalesce(case when named > 0 then interlock.route_of(p_tenant, n.type, n.requires, n.priority, null, null) end, n.no),
+      case when n.repository is not null then interlock.route_of(p_tenant, n.type, n.requires, n.priority, null, n.affinity_key) end,
+      case when n.affinity_key is not null then interlock.route_of(p_tenant, n.type, n.requires, n.priority, n.repository, null) end,
+      n.type, n.requires, n.priority, n.repository, n.affinity_key
+    from (
+      select nextval('interlock.route_no') as no, w.* from (
+        -- Each with those it is linked to: without its repository, without its affinity key, without both.
+        select distinct u.type, u.requires::text[] as requires, u.priority, x.repository, x.affinity_key
+        from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys)
+          as u(type, requires, priority, repository, affinity_key)
+        cross join lateral (values (u.repository, u.affinity_key), (null, u.affinity_key), (u.repository, null), (null, null))
+          as x(repository, affinity_key)
+        where num_nonnulls(x.repository, x.affinity_key) = named order by 1, 2, 3, 4, 5) w
+      where interlock.route_of(p_tenant, w.type, w.requires, w.priority, w.repository, w.affinity_key) is null
+    ) n
+    on conflict do nothing;
   end loop;
+  return query
+  select r.no, r.base from unnest(p_types, p_requires, p_priorities, p_repositories, p_affinity_keys) with ordinality
+    as u(type, requires, priority, repository, affinity_key, place)
+  cross join lateral (
+    select interlock.route_of(p_tenant, u.type, u.requires::text[], u.priority, u.repository, u.affinity_key) as no offset 0) f
+  cross join lateral (select a.no, a.base from interlock.route a where a.tenant = p_tenant and a.no = f.no offset 0) r
+  order by u.place;
 end $$;
 
 -- Finds the number of an agent; one that is new is made if that is wanted, else there is none.

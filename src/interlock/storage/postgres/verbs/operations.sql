@@ -82,7 +82,7 @@ begin
   from job j join job_history h on h.tenant = j.tenant and h.job_id = j.id and h.version = j.version
   where j.tenant = p_tenant and j.id = any(old);
   delete from setback s using job j
-    where j.tenant = p_tenant and j.id = any(old) and s.tenant = p_tenant and s.status = j.status and s.seq = j.seq;
+    where j.tenant = p_tenant and j.id = any(old) and s.tenant = p_tenant and s.status = j.status::text and s.seq = j.seq;
   -- The job goes first: nothing that belongs to one may go while it is there.
   delete from job j where j.tenant = p_tenant and j.id = any(old);
   delete from job_history h where h.tenant = p_tenant and h.job_id = any(old);
@@ -93,6 +93,7 @@ begin
   delete from approval a where a.tenant = p_tenant and a.job_id = any(old);
   delete from outbox o where o.tenant = p_tenant and o.job_id = any(old) and o.settled_at is not null;
   perform forget_artifacts(p_tenant, old, p_kept_seconds);
+  perform drop_emptied_stretches(p_tenant, p_after + 1, last_seq);
 end $$;
 
 -- What was deleted, newest first.

@@ -8,48 +8,30 @@ begin
   return query select v.* from interlock.job_view v where v.tenant = p_tenant and v.id = any(p_ids);
 end $$;
 
--- Newest first, read from wherever the fewest rows have to be looked at; the statement has only those conditions that were asked
--- for, so that an index can serve them. What a list leaves out is blanked here, so that it is not even read.
+-- The newest jobs that fit, each place they are read from telling its own newest; the caller sorts. It is read from wherever the fewest
+-- rows have to be looked at. The statements have only those conditions that were asked for, so that an index can serve them.
+-- What a list leaves out is blanked here, so that it is not even read.
 create or replace function interlock.find_jobs(
   p_tenant text, p_statuses interlock.status[], p_type text, p_agent_kind text, p_agent_id text, p_worker text,
   p_stale_seconds double precision, p_parent_id uuid, p_tags text[],
   p_created_after timestamptz, p_created_before timestamptz, p_before_seq bigint, p_limit integer
-) returns setof interlock.job_view language plpgsql as $$
+) returns setof interlock.job_view language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off
+  set max_parallel_workers_per_gather = 0 as $$
 declare
-  found_in text := 'interlock.job_view v where v.tenant = $1';
-  newest_first text := 'v.seq';
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= interlock.clock()) then
-    perform interlock.join_lines(p_tenant);
-  end if;
-  if p_worker is not null or p_stale_seconds is not null or (p_statuses <@ '{running}' and p_parent_id is null) then
-    found_in := '(select l.job_id from interlock.lease l where l.tenant = $1 and ($6 is null or l.worker = $6) offset 0) c
-      join interlock.job_view v on v.tenant = $1 and v.id = c.job_id where true';
-  elsif p_statuses <@ '{waiting_for_approval}' and p_parent_id is null then
-    found_in := '(select a.job_id from interlock.approval a where a.tenant = $1 and a.status = ''open'' offset 0) c
-      join interlock.job_view v on v.tenant = $1 and v.id = c.job_id where true';
-  elsif p_statuses <@ '{failed,dead_letter,cancelled}' and p_parent_id is null and p_agent_kind is null then
-    -- offset 0 keeps the planner from walking all jobs in search of the few that ended so
-    found_in := '(select s.seq from interlock.setback s where s.tenant = $1 and s.status = '
-      || case when cardinality(p_statuses) = 1 then '($2)[1]' else 'any($2)' end
-      || case when p_before_seq is null then '' else ' and s.seq < $12' end || ' order by s.seq desc offset 0) c
-      cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.seq = c.seq offset 0) v where true';
-    newest_first := 'c.seq';
-  elsif p_statuses <@ '{queued,retry}' and p_parent_id is null and p_agent_kind is null
-      and (select count(*) from (select from interlock.ready q where q.tenant = p_tenant limit 1001) few) <= 1000 then
-    found_in := '(select q.job_id from interlock.ready q where q.tenant = $1
-        union select a.job_id from interlock.job_await a where a.tenant = $1 offset 0) c
-      join interlock.job_view v on v.tenant = $1 and v.id = c.job_id where true';
-  end if;
-  return query execute
-    'select v.tenant, v.id, v.seq, v.type, v.status, v.priority, null::text, v.headers, v.traceparent, v.tags, v.agent_kind, v.agent_id,
-      v.affinity_key, v.repository, v.requires, v.idempotency_key, v.webhook, v.parent_id, v.redrive_of, v.created_by, v.requested_by,
-      v.run_at, v.deadline, v.timeout_seconds, v.backoff, v.expiry_delay_seconds, v.attempt, v.max_attempts, v.worker, v.fence,
-      v.lease_expires_at, v.heartbeat_at, v.gate_id, v.awaiting, v.cancel_requested_at, v.cancel_reason, null::text, v.checkpoint_seq,
-      v.usage, null::text, v.result_summary, null::text, v.sanitized, v.version, v.releases, v.created_at, v.updated_at, v.started_at,
-      v.run_started_at, v.finished_at, v.blocked from ' || found_in
-    || case when p_before_seq is null then ' and v.seq <= 9223372036854775807' else ' and v.seq < $12' end
+  places text[] := interlock.where_to_find(p_tenant, p_statuses, p_type, p_agent_kind is not null,
+    case when p_worker is not null or p_stale_seconds is not null then 'running' when p_parent_id is not null then 'anywhere' end);
+  place text;
+  part text;
+  told integer;
+  noted_to bigint := 0;
+  first_place bigint;
+  last_place bigint;
+  last_succeeded bigint;
+  timed constant boolean := p_created_after is not null or p_created_before is not null;
+  worded constant boolean := p_type is not null or cardinality(p_tags) > 0;
+  -- A condition on seq in any case: the index of the sequence is only weighed where there is one.
+  fits constant text := case when p_before_seq is null then ' and v.seq <= 9223372036854775807' else ' and v.seq < $12' end
     || case when p_statuses is null then '' else ' and v.status = any($2)' end
     || case when p_type is null then '' else ' and v.type = $3' end
     || case when p_agent_kind is null then '' else ' and v.agent_kind = $4 and v.agent_id = $5' end
@@ -59,10 +41,120 @@ begin
     || case when p_parent_id is null then '' else ' and v.parent_id = $8' end
     || case when cardinality(p_tags) = 0 then '' else ' and v.tags @> $9' end
     || case when p_created_after is null then '' else ' and v.created_at >= $10' end
-    || case when p_created_before is null then '' else ' and v.created_at < $11' end
-    || ' order by ' || newest_first || ' desc limit $13'
-    using p_tenant, p_statuses, p_type, p_agent_kind, p_agent_id, p_worker, p_stale_seconds, p_parent_id, p_tags, p_created_after,
-      p_created_before, p_before_seq, p_limit;
+    || case when p_created_before is null then '' else ' and v.created_at < $11' end;
+  -- offset 0 keeps the planner from working on more jobs than are shown: it makes a plan for those that are named, one by one
+  those constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.seq = c.seq offset 0) v';
+  those_by_id constant text := ' cross join lateral (select w.* from interlock.job_view w where w.tenant = $1 and w.id = c.job_id offset 0) v';
+  stretches constant text := '(select s.first_seq, s.last_seq from '
+    || case when cardinality(p_tags) > 0 then 'interlock.stretch_word w join interlock.stretch s on s.tenant = $1 and s.first_seq = w.first_seq
+         where w.tenant = $1 and w.kind = ''tag'' and w.word = ($9)[1]'
+       else 'interlock.stretch_word w join interlock.stretch s on s.tenant = $1 and s.first_seq = w.first_seq
+         where w.tenant = $1 and w.kind = ''type'' and w.word = $3' end
+    || case when cardinality(p_tags) > 1 then ' and not exists (select from unnest($9) t(tag) where not exists (
+         select from interlock.stretch_word o where o.tenant = $1 and o.kind = ''tag'' and o.word = t.tag and o.first_seq = w.first_seq))' else '' end
+    || case when cardinality(p_tags) > 0 and p_type is not null then ' and exists (
+         select from interlock.stretch_word o where o.tenant = $1 and o.kind = ''type'' and o.word = $3 and o.first_seq = w.first_seq)' else '' end
+    || case when p_before_seq is null then '' else ' and w.first_seq < $12' end
+    || case when p_created_after is null then '' else ' and s.latest >= $10' end
+    || case when p_created_before is null then '' else ' and s.earliest < $11' end
+    || ' order by w.first_seq desc offset 0) r cross join lateral ';
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  if timed or worded then
+    select coalesce((select s.last_seq from interlock.stretch s where s.tenant = p_tenant order by s.first_seq desc limit 1), 0) into noted_to;
+  end if;
+  if timed and not worded then
+    select min(s.first_seq), max(s.last_seq) into first_place, last_place from interlock.stretch s
+    where s.tenant = p_tenant and s.latest >= coalesce(p_created_after, '-infinity') and s.earliest < coalesce(p_created_before, 'infinity');
+  end if;
+  if 'succeeded' = any(places) then
+    -- the newest mostly wait: none that arrived after this has succeeded
+    select case when bool_or(y.last_seq is null) then 9223372036854775807 else coalesce(max(y.last_seq), 0) end into last_succeeded
+    from interlock.tally y where y.tenant = p_tenant and y.to_status = 'succeeded';
+  end if;
+  foreach place in array places loop
+    foreach part in array case when place in ('running', 'waiting_for_approval', 'queued') or noted_to = 0 then '{everywhere}'
+        when worded then '{not_noted,stretches}' else '{not_noted,between}' end::text[] loop
+      return query execute
+        'select v.tenant, v.id, v.seq, v.type, v.status, v.priority, null::text, v.headers, v.traceparent, v.tags, v.agent_kind, v.agent_id,
+          v.affinity_key, v.repository, v.requires, v.idempotency_key, v.webhook, v.parent_id, v.redrive_of, v.created_by, v.requested_by,
+          v.run_at, v.deadline, v.timeout_seconds, v.backoff, v.expiry_delay_seconds, v.attempt, v.max_attempts, v.worker, v.fence,
+          v.lease_expires_at, v.heartbeat_at, v.gate_id, v.awaiting, v.cancel_requested_at, v.cancel_reason, null::text, v.checkpoint_seq,
+          v.usage, null::text, v.result_summary, null::text, v.sanitized, v.version, v.releases, v.created_at, v.updated_at, v.started_at,
+          v.run_started_at, v.finished_at, v.blocked from '
+        || case
+          when place = 'running' then
+            '(select l.job_id from interlock.lease l where l.tenant = $1 and ($6 is null or l.worker = $6) offset 0) c'
+            || those_by_id || ' where true' || fits || ' order by v.seq desc'
+          when place = 'waiting_for_approval' then
+            '(select a.job_id from interlock.approval a where a.tenant = $1 and a.status = ''open'' offset 0) c'
+            || those_by_id || ' where true' || fits || ' order by v.seq desc'
+          when place = 'queued' then
+            '(select q.seq from interlock.due_some_time($1, $3) q(seq)' || case when p_before_seq is null then '' else ' where q.seq < $12' end
+            || ' order by q.seq desc offset 0) c' || those || ' where true' || fits || ' order by c.seq desc'
+          when place in ('anywhere', 'succeeded') and part = 'stretches' then
+            '(select v.seq from ' || stretches || '(select v.seq from interlock.job v where v.tenant = $1 and v.seq between r.first_seq and r.last_seq' || fits
+            || case when place = 'succeeded' then ' and r.first_seq <= $18' else '' end
+            || ' offset 0) v order by r.first_seq desc, v.seq desc limit $13) c' || those || ' order by c.seq desc'
+          when place in ('anywhere', 'succeeded') then
+            '(select v.seq from interlock.job v where v.tenant = $1' || fits
+            || case part when 'not_noted' then ' and v.seq > $15' when 'between' then ' and v.seq between $16 and $17' else '' end
+            || case when place = 'succeeded' then ' and v.seq <= $18' else '' end
+            || ' order by v.seq desc limit $13) c' || those || ' order by c.seq desc'
+          when part = 'stretches' and cardinality(p_tags) > 0 then
+            stretches || '(select b.seq from interlock.setback b where b.tenant = $1 and b.status = $14 and b.seq between r.first_seq and r.last_seq
+              offset 0) c' || those || ' where true' || fits || ' order by r.first_seq desc, c.seq desc'
+          else
+            '(select b.seq from interlock.setback b where b.tenant = $1 and b.status = $14' || case when p_type is null then '' else ' and b.type = $3' end
+            || case part when 'not_noted' then ' and b.seq > $15' when 'between' then ' and b.seq between $16 and $17' when 'stretches' then ' and b.seq <= $15' else '' end
+            || case when p_before_seq is null then '' else ' and b.seq < $12' end
+            || ' order by b.seq desc offset 0) c' || those || ' where true' || fits || ' order by c.seq desc'
+          end
+        || ' limit $13'
+        using p_tenant, p_statuses, p_type, p_agent_kind, p_agent_id, p_worker, p_stale_seconds, p_parent_id, p_tags, p_created_after,
+          p_created_before, p_before_seq, p_limit, place, noted_to, first_place, last_place,
+          last_succeeded;
+      get diagnostics told = row_count;
+      exit when told = p_limit;
+    end loop;
+  end loop;
+end $$;
+
+-- The places of jobs that wait for their time, a place in a line, or children; where a type is named, those of others may be among them.
+create or replace function interlock.due_some_time(p_tenant text, p_type text) returns setof bigint language sql stable as $$
+  select q.seq from interlock.ready q where q.tenant = p_tenant and not q.blocked and p_type is null
+  union all
+  select q.seq from interlock.route r join interlock.ready q on q.tenant = p_tenant and q.route = r.no and not q.blocked
+  where r.tenant = p_tenant and r.type = p_type
+  union all
+  select q.seq from interlock.ready q where q.tenant = p_tenant and q.line is not null and q.blocked
+  union all
+  select j.seq from (select distinct a.job_id from interlock.job_await a where a.tenant = p_tenant) w
+  join interlock.job j on j.tenant = p_tenant and j.id = w.job_id
+$$;
+
+-- In which places the jobs of some statuses are told apart from all others; anywhere, if they are too many for that.
+create or replace function interlock.where_to_find(
+  p_tenant text, p_statuses interlock.status[], p_type text, p_of_agent boolean, p_known text
+) returns text[] language plpgsql as $$
+declare
+  few constant integer := 5000;  -- so many rows are sorted and looked at sooner than all jobs are walked
+  set_back constant interlock.status[] := '{retry,failed,dead_letter,cancelled}';
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= interlock.clock()) then
+    perform interlock.join_lines(p_tenant);
+  end if;
+  if p_known is not null then
+    return array[p_known];
+  elsif p_statuses is null
+    or ('queued' = any(p_statuses) and few < (select count(*) from (select from interlock.due_some_time(p_tenant, p_type) limit few + 1) x))
+    or (p_of_agent and few < (select count(*) from (
+          select from interlock.setback b where b.tenant = p_tenant and b.status = any(p_statuses::text[]) limit few + 1) x)) then
+    return '{anywhere}';
+  end if;
+  -- Whoever is queued is found beside those that wait for another try.
+  return array(select distinct s::text from unnest(p_statuses) s where not (s = 'retry' and 'queued' = any(p_statuses)));
 end $$;
 
 create or replace function interlock.history(p_tenant text, p_job_id uuid) returns setof interlock.job_history language plpgsql as $$

@@ -104,9 +104,9 @@ begin
       limit 5000 for update skip locked) o
     where y.ctid = o.at returning y.*
   )
-  insert into tally (tenant, type, minute, from_status, to_status, count, folded)
+  insert into tally (tenant, type, minute, from_status, to_status, count, last_seq, folded)
   select o.tenant, o.type, case when o.minute < interlock.clock() - interval '60 minutes' then 'epoch'::timestamptz else o.minute end as m,
-    o.from_status, o.to_status, sum(o.count), true
+    o.from_status, o.to_status, sum(o.count), case when bool_and(o.last_seq is not null) then max(o.last_seq) end, true
   from old o group by o.tenant, o.type, m, o.from_status, o.to_status having sum(o.count) > 0;
 end $$;
 
@@ -135,8 +135,14 @@ begin
     select r.type, sum(q.n)::bigint as n, min(q.due) as due from interlock.route r cross join lateral (
       select (select count(*) from interlock.ready q where q.tenant = p_tenant and q.route = r.no and not q.blocked and q.run_at > t) as n,
         (select q.run_at from interlock.ready q where q.tenant = p_tenant and q.route = r.no and not q.blocked and q.run_at <= t
-         order by q.run_at limit 1) as due) q
-    where r.tenant = p_tenant and (p_type is null or r.type = p_type) group by r.type
+         order by q.run_at limit 1) as due
+      union all
+      select (select count(*) from interlock.ready q
+              where q.tenant = p_tenant and q.base = r.no and q.route <> q.base and not q.blocked and q.run_at > t),
+        (select q.run_at from interlock.ready q
+         where q.tenant = p_tenant and q.base = r.no and q.route <> q.base and not q.blocked and q.run_at <= t
+         order by q.run_at limit 1)) q
+    where r.tenant = p_tenant and r.no = r.base and (p_type is null or r.type = p_type) group by r.type
   ), lined_up as (
     select r.type, count(*) filter (where q.run_at > t) as later, count(*) filter (where q.run_at <= t) as due
     from interlock.ready q join interlock.route r on r.tenant = q.tenant and r.no = q.route

@@ -35,7 +35,8 @@ CREATE TABLE agent (
 CREATE UNIQUE INDEX agent_name ON agent (tenant, kind, id);
 CREATE INDEX agent_due ON agent (tenant, next_due) WHERE next_due IS NOT NULL;
 
--- How many jobs moved from one status to another, minute by minute, by the base of their route; '' is birth or deletion.
+-- How many jobs moved from one status to another, minute by minute, by the base of their route; '' is birth or deletion. Of those that
+-- succeeded, none arrived after last_seq.
 CREATE TABLE tally (
   tenant      TEXT NOT NULL,
   base        INTEGER NOT NULL,
@@ -43,6 +44,7 @@ CREATE TABLE tally (
   from_status TEXT NOT NULL,
   to_status   TEXT NOT NULL,
   count       INTEGER NOT NULL,
+  last_seq    INTEGER NOT NULL,
   PRIMARY KEY (tenant, base, minute, from_status, to_status)
 ) WITHOUT ROWID;
 

@@ -16,18 +16,18 @@ WHEN NOT (
   AND NEW.attempt = OLD.attempt + (NEW.status = 'retry' AND OLD.status = 'running'))
   OR only_interlock_may_change_jobs()
 BEGIN
-  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, OLD.status, OLD.version, OLD.fence, OLD.attempt, OLD.finished_at);
+  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, OLD.status, OLD.version, OLD.fence, OLD.attempt, OLD.finished_at, OLD.blocked);
 END;
 
 CREATE TRIGGER rules_of_birth AFTER INSERT ON job
 WHEN NEW.status <> 'queued' OR NEW.version <> 1 OR NEW.attempt <> 1 OR NEW.fence <> 0 OR only_interlock_may_change_jobs()
 BEGIN
-  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, NULL, NULL, NULL, NULL, NULL);
+  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, NULL, NULL, NULL, NULL, NULL, NULL);
 END;
 
 -- The columns of a job as they were before the change; all null for a birth.
 CREATE VIEW change_to_check AS
-SELECT tenant, seq, status, version, fence, attempt, finished_at FROM job WHERE 0;
+SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked FROM job WHERE 0;
 
 CREATE TRIGGER check_change INSTEAD OF INSERT ON change_to_check
 BEGIN
@@ -53,6 +53,8 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: fence rises exactly at a grant')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
     AND CASE WHEN j.status = 'running' AND NEW.status <> 'running' THEN j.fence <= NEW.fence ELSE j.fence <> NEW.fence END;
+  SELECT RAISE(ABORT, 'interlock: a job has no place in the line of its agent and cannot be granted')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status = 'running' AND NEW.blocked = 1;
   INSERT INTO job_history
   SELECT j.tenant, j.seq, j.version, NEW.status, j.status, j.verb, j.actor, coalesce(NEW.attempt, j.attempt), j.fence, j.reason,
     j.metadata, interlock_clock(), interlock_history_hash(
@@ -61,11 +63,15 @@ BEGIN
       j.metadata, interlock_clock())
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version IS NOT NEW.version AND only_interlock_may_change_jobs();
   INSERT INTO tally
-  SELECT j.tenant, j.base, interlock_clock() / 60000000 * 60000000, coalesce(NEW.status, ''), j.status, 1
+  SELECT j.tenant, j.base, interlock_clock() / 60000000 * 60000000, coalesce(NEW.status, ''), j.status, 1, j.seq
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status IS NOT NEW.status AND only_interlock_may_change_jobs()
-  ON CONFLICT DO UPDATE SET count = count + 1;
+  ON CONFLICT DO UPDATE SET count = count + 1, last_seq = max(last_seq, excluded.last_seq);
   UPDATE job SET updated_at = interlock_clock()
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND version IS NOT NEW.version AND only_interlock_may_change_jobs();
+  -- The verbs settle the lines they touch; whoever else changes a job has its line counted anew (0010_agents).
+  INSERT INTO line_to_recount
+  SELECT j.tenant, j.line FROM job j
+  WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.line IS NOT NULL AND only_interlock_may_change_jobs();
 END;
 
 CREATE TRIGGER result_never_changes BEFORE UPDATE ON job_result
@@ -92,7 +98,7 @@ END;
 
 CREATE TRIGGER deleted_jobs_are_counted AFTER DELETE ON job
 BEGIN
-  INSERT INTO tally VALUES (OLD.tenant, OLD.base, 0, OLD.status, '', 1)
+  INSERT INTO tally VALUES (OLD.tenant, OLD.base, 0, OLD.status, '', 1, 0)
   ON CONFLICT DO UPDATE SET count = count + 1;
 END;
 

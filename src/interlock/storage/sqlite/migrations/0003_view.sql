@@ -1,4 +1,5 @@
 -- A job as it is shown: body, state and checkpoint together, in the order of the record, with the route's base and the agent's number behind.
+-- What most jobs lack is looked up only for those that may have it.
 
 CREATE VIEW job_view AS
 SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers, b.traceparent, j.tags, b.agent_kind, b.agent_id,
@@ -9,10 +10,25 @@ SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers
     (SELECT json_group_array(a.child_id) FROM job_await a WHERE a.tenant = j.tenant AND a.job_id = j.id)
   END AS awaiting,
   j.cancel_requested_at, j.cancel_reason,
-  c.data AS checkpoint, c.seq AS checkpoint_seq, r.usage, r.result, r.result_summary, j.error,
-  j.sanitized OR coalesce(c.sanitized, 0) OR coalesce(r.sanitized, 0) AS sanitized, j.version, j.releases, b.created_at,
-  max(j.updated_at, coalesce(c.at, 0)) AS updated_at, j.started_at, j.run_started_at, j.finished_at,
-  j.blocked, j.base, j.line
-FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-LEFT JOIN job_checkpoint c ON c.tenant = j.tenant AND c.job_id = j.id AND (j.fence > 0 OR b.redrive_of IS NOT NULL)
-LEFT JOIN job_result r ON r.tenant = j.tenant AND r.seq = j.seq AND j.status = 'succeeded';
+  CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN
+    (SELECT c.data FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) END AS checkpoint,
+  CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN
+    (SELECT c.seq FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) END AS checkpoint_seq,
+  CASE WHEN j.status = 'succeeded' THEN
+    (SELECT r.usage FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS usage,
+  CASE WHEN j.status = 'succeeded' THEN
+    (SELECT r.result FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS result,
+  CASE WHEN j.status = 'succeeded' THEN
+    (SELECT r.result_summary FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS result_summary,
+  j.error,
+  j.sanitized
+    OR CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN
+      coalesce((SELECT c.sanitized FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id), 0) ELSE 0 END
+    OR CASE WHEN j.status = 'succeeded' THEN
+      coalesce((SELECT r.sanitized FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq), 0) ELSE 0 END AS sanitized,
+  j.version, j.releases, b.created_at,
+  CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN max(j.updated_at,
+      coalesce((SELECT c.at FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id), 0))
+    ELSE j.updated_at END AS updated_at,
+  j.started_at, j.run_started_at, j.finished_at, j.blocked, j.base, j.line
+FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;

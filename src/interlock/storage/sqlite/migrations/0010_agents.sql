@@ -53,21 +53,6 @@ BEGIN
   INSERT INTO line_to_recount VALUES (NEW.tenant, NEW.no);
 END;
 
--- The verbs settle the lines they touch; whoever else changes a job has its line counted anew.
-CREATE TRIGGER line_of_changed_job AFTER UPDATE OF status, run_at, awaiting, blocked, started_at ON job
-WHEN NEW.line IS NOT NULL AND only_interlock_may_change_jobs()
-BEGIN
-  SELECT RAISE(ABORT, 'interlock: a job has no place in the line of its agent and cannot be granted')
-  WHERE NEW.status = 'running' AND OLD.blocked = 1;
-  INSERT INTO line_to_recount VALUES (NEW.tenant, NEW.line);
-END;
-
-CREATE TRIGGER line_of_new_job AFTER INSERT ON job
-WHEN NEW.line IS NOT NULL AND only_interlock_may_change_jobs()
-BEGIN
-  INSERT INTO line_to_recount VALUES (NEW.tenant, NEW.line);
-END;
-
 CREATE TABLE job_type (
   tenant        TEXT NOT NULL,
   name          TEXT NOT NULL,

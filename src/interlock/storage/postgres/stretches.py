@@ -1,0 +1,33 @@
+"""What is found in each stretch of jobs on PostgreSQL, so that lists need not walk past all others."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import asyncpg
+
+MOST_AT_ONCE: Final = 16
+
+
+class StretchVerbs(ABC):
+    """The part of a PostgreSQL store that notes what its lists look for."""
+
+    _given_when_all_was_noted = 0
+
+    @abstractmethod
+    async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
+
+    async def note_stretches(self, jobs: int, limit: int) -> int:
+        ((given,),) = await self._fetch("select interlock.places_given()")
+        if 0 <= given - self._given_when_all_was_noted < jobs:
+            return 0
+        noted = 0
+        tails = await self._fetch("select * from interlock.long_tails($1, $2)", jobs, limit)
+        for (tenant,) in tails:
+            ((some,),) = await self._fetch("select interlock.note_stretches($1, $2, $3)", tenant, jobs, MOST_AT_ONCE)
+            noted += some
+        if not tails:
+            self._given_when_all_was_noted = given
+        return noted

@@ -1,0 +1,33 @@
+-- Lists of rare words need not walk past all other jobs: for every stretch of jobs in the order of arrival it is noted which types
+-- and tags are in it, and when its jobs were made. Noted by upkeep once a stretch is full, so that an enqueue pays nothing.
+
+CREATE TABLE stretch (
+  tenant    TEXT NOT NULL,
+  first_seq INTEGER NOT NULL,
+  last_seq  INTEGER NOT NULL,
+  earliest  INTEGER NOT NULL,
+  latest    INTEGER NOT NULL,
+  PRIMARY KEY (tenant, first_seq)
+) WITHOUT ROWID;
+
+CREATE TABLE stretch_word (
+  tenant    TEXT NOT NULL,
+  kind      TEXT NOT NULL CHECK (kind IN ('type', 'tag')),
+  word      TEXT NOT NULL,
+  first_seq INTEGER NOT NULL,
+  PRIMARY KEY (tenant, kind, word, first_seq)
+) WITHOUT ROWID;
+CREATE INDEX stretch_word_stretch ON stretch_word (tenant, first_seq);
+
+CREATE TRIGGER words_go_with_their_stretch AFTER DELETE ON stretch
+BEGIN
+  DELETE FROM stretch_word WHERE tenant = OLD.tenant AND first_seq = OLD.first_seq;
+END;
+
+CREATE TRIGGER note_new_tags AFTER UPDATE OF tags ON job WHEN NEW.tags <> OLD.tags
+BEGIN
+  INSERT OR IGNORE INTO stretch_word (tenant, kind, word, first_seq)
+  SELECT NEW.tenant, 'tag', t.value, s.first_seq
+  FROM (SELECT first_seq, last_seq FROM stretch WHERE tenant = NEW.tenant AND first_seq <= NEW.seq ORDER BY first_seq DESC LIMIT 1) s
+  CROSS JOIN json_each(NEW.tags) t WHERE s.last_seq >= NEW.seq;
+END;

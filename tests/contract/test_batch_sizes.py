@@ -1,0 +1,71 @@
+"""A batch of any size, and of any jobs among others, is written whole and touches nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlock.domain.decide import Complete
+from interlock.domain.job import Filter, Receipt
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.registry import Agent
+from interlock.storage.contract import Store
+from tests.contract.builders import new_job
+
+SIZES = (1, 9, 10, 11, 49, 50, 51, 64, 173)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_batch_of_any_size_is_enqueued_granted_and_completed_whole(
+    store: Store, tenant: str, size: int
+) -> None:
+    bystander = new_job(type="other")
+    jobs = [new_job(payload=f'{{"n":{n}}}', tags=(f"t{n}",)) for n in range(size)]
+    await store.enqueue(tenant, [bystander])
+    told = await store.enqueue(tenant, jobs)
+    assert [answer.id for answer in told] == [job.id for job in jobs]  # type: ignore[union-attr]
+    granted = await store.claim(tenant, ClaimAsk("w1", types=frozenset({"work"}), limit=size))
+    assert [(job.id, job.payload, *job.tags) for job in granted] == [(job.id, job.payload, *job.tags) for job in jobs]
+    receipts = await store.carry_out(tenant, [Complete(job.id, job.fence, "w1", result="7") for job in granted])
+    assert [(r.id, r.status, r.version) for r in receipts if isinstance(r, Receipt)] == [
+        (job.id, Status.SUCCEEDED, 3) for job in jobs
+    ]
+    (untouched,) = await store.get(tenant, [bystander.id])
+    assert untouched is not None
+    assert untouched.version == 1
+    verdict = await store.verify(tenant)
+    assert (verdict.jobs, verdict.rows, verdict.first_bad) == (size + 1, 3 * size + 1, None)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 20])
+async def test_jobs_scattered_among_others_are_granted_and_completed_alone(
+    store: Store, tenant: str, every: int
+) -> None:
+    jobs = [new_job(type="mine" if n % every == 0 else "other") for n in range(60)]
+    await store.enqueue(tenant, jobs)
+    mine = [job.id for job in jobs if job.type == "mine"]
+    granted = await store.claim(tenant, ClaimAsk("w1", types=frozenset({"mine"}), limit=100))
+    assert [job.id for job in granted] == mine
+    running = await store.find(tenant, Filter(statuses=(Status.RUNNING,), limit=200))
+    assert {job.id for job in running} == {*mine}
+    await store.carry_out(tenant, [Complete(job.id, job.fence, "w1") for job in reversed(granted)])
+    ended = await store.find(tenant, Filter(statuses=(Status.SUCCEEDED,), limit=200))
+    assert {job.id for job in ended} == {*mine}
+    assert (await store.verify(tenant)).first_bad is None
+
+
+async def test_many_lines_move_up_at_once_each_by_what_was_freed(store: Store, tenant: str) -> None:
+    limits = {f"a{n}": 1 + n % 3 for n in range(12)}
+    for name, limit in limits.items():
+        await store.set_agent(tenant, Agent("crew", name, max_concurrency=limit))
+    jobs = [new_job(agent_kind="crew", agent_id=name) for _ in range(4) for name in limits]
+    await store.enqueue(tenant, jobs)
+    done: list[str] = []
+    while granted := await store.claim(tenant, ClaimAsk("w1", limit=100)):
+        ran = [str(job.agent_id) for job in granted]
+        assert {name: ran.count(name) for name in limits} == {
+            name: min(limit, 4 - sum(1 for id in done if id == name)) for name, limit in limits.items()
+        }
+        await store.carry_out(tenant, [Complete(job.id, job.fence, "w1") for job in granted])
+        done += ran
+    assert len(done) == len(jobs)

@@ -1,0 +1,37 @@
+"""Words for tests of webhooks: what is asked for, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from interlock.domain.destination import Allowance
+from interlock.domain.principal import Principal
+from interlock.domain.webhook import DeliveryFilter, DeliveryStatus
+from interlock.engine.engine import Engine
+from interlock.engine.webhooks import Created, subscription_request
+from interlock.wire import job_request
+from tests.support.eventually import eventually
+
+HERE = Allowance.of(["127.0.0.0/8"])
+EVERYTHING = DeliveryFilter(limit=200)
+
+
+async def subscribe(desk: Engine, who: Principal, there: str, /, **fields: Any) -> Created:
+    return await desk.webhooks.subscribe(who, subscription_request({"url": there, "events": ["job.queued"], **fields}))
+
+
+async def enqueue(desk: Engine, who: Principal, count: int = 1, **fields: Any) -> list[str]:
+    jobs = await desk.jobs.enqueue_batch(who, [job_request({"type": "t", **fields}) for _ in range(count)])
+    return [job.id for job in jobs]
+
+
+async def statuses(desk: Engine, who: Principal) -> list[tuple[DeliveryStatus, int, str | None]]:
+    return [(d.status, d.attempts, d.last_error) for d in await desk.webhooks.deliveries(who, EVERYTHING)]
+
+
+def after(condition: Callable[[], bool]) -> Any:
+    async def holds() -> bool:
+        return condition()
+
+    return eventually(holds)
