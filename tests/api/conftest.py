@@ -16,7 +16,7 @@ from interlock.storage.sqlite.store import SQLiteStore
 from tests.api.rig import Api, serving
 from tests.contract.conftest import database  # noqa: F401 - a fixture
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, ManualClock
+from tests.support.stores import APP_LOGIN, ManualClock, migrated_file
 
 _numbers = itertools.count(1)
 
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 @pytest.fixture
 def place(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Where jobs are kept: the path of a file, or the name of a database."""
-    return str(tmp_path / "interlock.db" if engine == "sqlite" else request.getfixturevalue("database"))
+    return migrated_file(tmp_path / "interlock.db") if engine == "sqlite" else str(request.getfixturevalue("database"))
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ async def test_every_answer_carries_the_security_headers(api: Api) -> None:
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert "server" not in headers
+        assert "date" in headers
+        assert len(headers.multi_items()) == len(headers)
         assert not [name for name in headers if name.startswith("access-control-")]
 
 
@@ -36,6 +38,18 @@ async def test_a_preflight_is_not_answered(api: Api) -> None:
     response = await api.call("OPTIONS", "/v1/jobs", headers=headers)
     assert response.status_code in (403, 405)
     assert not [name for name in response.headers if name.startswith("access-control-")]
+
+
+async def test_a_head_says_what_the_answer_would(api: Api) -> None:
+    job = await api.enqueue()
+    for path in (f"/v1/jobs/{job['id']}", "/v1/jobs/x", "/docs"):
+        short, long = await api.call("HEAD", path), await api.get(path)
+        assert short.content == b""
+        assert short.status_code == long.status_code
+        changing = {"x-request-id", "date"}
+        assert {name: short.headers[name] for name in short.headers if name not in changing} == {
+            name: long.headers[name] for name in long.headers if name not in changing
+        }
 
 
 async def test_health_says_nothing_but_ok(api: Api) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -87,4 +88,38 @@ async def test_a_defect_is_logged_with_its_request_and_told_nobody(
     assert SECRET not in response.text
     (line,) = [line for line in lines(log) if line["event"] == "defect"]
     assert line["request_id"] == "r2"
+    assert "ZeroDivisionError" in line["exception"]
+
+
+async def test_lines_of_one_turn_are_written_together_and_a_warning_with_all_before_it_at_once(
+    log: io.StringIO,
+) -> None:
+    said = structlog.get_logger()
+    said.info("one")
+    said.info("two")
+    assert log.getvalue() == ""
+    await asyncio.sleep(0)
+    assert [line["event"] for line in lines(log)] == ["one", "two"]
+    said.info("three")
+    said.warning("four")
+    assert [(line["event"], line["level"]) for line in lines(log)][2:] == [("three", "info"), ("four", "warning")]
+
+
+def test_a_line_is_not_lost_with_the_loop_it_was_said_in(log: io.StringIO) -> None:
+    async def say(what: str) -> None:
+        structlog.get_logger().info(what)
+
+    asyncio.run(say("in a loop"))
+    structlog.get_logger().info("without one")
+    asyncio.run(say("in another"))
+    assert [line["event"] for line in lines(log)] == ["in a loop", "without one", "in another"]
+
+
+def test_an_info_may_carry_an_exception_and_bound_facts(log: io.StringIO) -> None:
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError as error:
+        structlog.get_logger().bind(part="x").info("said", exc_info=error)
+    (line,) = lines(log)
+    assert line["part"] == "x"
     assert "ZeroDivisionError" in line["exception"]

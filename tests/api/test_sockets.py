@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import resource
 from collections.abc import AsyncIterator, Iterator
@@ -103,6 +104,33 @@ async def test_a_connection_that_says_nothing_is_closed(quick: Api) -> None:
 async def test_an_idle_connection_is_closed_quietly(quick: Api) -> None:
     said = await exchange(quick, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert said.count(b"HTTP/1.1") == 1
+
+
+async def test_blank_lines_do_not_keep_a_connection_open(quick: Api) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", quick.port)
+    writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    said = asyncio.create_task(reader.read())
+    async with asyncio.timeout(30):
+        while not said.done():
+            with contextlib.suppress(ConnectionError):
+                writer.write(b"\r\n")
+                await writer.drain()
+            await asyncio.wait([said], timeout=0.05)
+    assert (await said).count(b"HTTP/1.1") == 1
+    writer.close()
+
+
+async def test_a_request_that_comes_in_parts_between_others_is_answered(api: Api) -> None:
+    ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    async with asyncio.timeout(30):
+        writer.write(ask + ask[:9])
+        assert (await reader.readuntil(b"}")).endswith(b'{"status":"ok"}')
+        writer.write(ask[9:] + ask[:30])
+        assert (await reader.readuntil(b"}")).endswith(b'{"status":"ok"}')
+        writer.write(ask[30:])
+        assert (await reader.readuntil(b"}")).endswith(b'{"status":"ok"}')
+    writer.close()
 
 
 async def test_somebody_who_never_reads_is_cut_off(quick: Api) -> None:

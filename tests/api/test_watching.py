@@ -39,6 +39,32 @@ async def test_an_old_schema_is_not_ready_and_relaxed_durability_is_told(
     assert (await api.get("/readyz")).json() == {"status": "ok", "durability": "relaxed"}
 
 
+async def test_a_lease_counts_as_expired_whoever_finds_it(api: Api) -> None:
+    await api.enqueue()
+    await api.claim()
+    assert value((await api.get("/metrics")).text, "interlock_lease_expiries_total") == 0
+    api.clock.advance(61)
+    await api.claim()
+    text = (await api.get("/metrics")).text
+    assert value(text, "interlock_lease_expiries_total") == 1
+    assert value(text, 'interlock_jobs_moved_total{status="retry",verb="expire"}') == 1
+    api.clock.advance(61)
+    await api.engine.upkeep.sweep()
+    assert value((await api.get("/metrics")).text, "interlock_lease_expiries_total") == 2
+
+
+async def test_times_of_requests_are_told_in_buckets(api: Api) -> None:
+    for _ in range(3):
+        await api.get("/v1/me")
+    text = (await api.get("/metrics")).text
+    series = 'interlock_http_request_seconds_bucket{le="%s",route="/v1/me"}'
+    counts = [value(text, series % bound) for bound in ("0.001", "0.0025", "0.005", "1.0", "60.0", "+Inf")]
+    assert counts == sorted(counts)
+    assert counts[-1] == 3
+    assert value(text, 'interlock_http_request_seconds_count{route="/v1/me"}') == 3
+    assert value(text, 'interlock_http_request_seconds_sum{route="/v1/me"}') > 0
+
+
 async def test_the_numbers_tell_what_became_of_jobs(api: Api) -> None:
     for _ in range(4):
         await api.enqueue()

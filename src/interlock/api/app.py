@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from interlock.api import faces, openapi, ops
@@ -20,8 +21,7 @@ from interlock.engine.engine import Engine
 def create_app(engine: Engine, options: Options | None = None, *, mounts: Mapping[str, Any] | None = None) -> Gate:
     """The service as an ASGI application; `mounts` are other applications by prefix, behind the same gate."""
     service = Service(engine, options or Options())
-    table = routes()
-    native_endpoints = _endpoints(service, [*table, *ops.pages(openapi.document(table))])
+    native_endpoints = _endpoints(service, [*routes(), *_pages()])
     router = Router([*native_endpoints, *faces.endpoints(service, service.options.faces)])
     return Gate(service, router, mounts or {})
 
@@ -29,6 +29,11 @@ def create_app(engine: Engine, options: Options | None = None, *, mounts: Mappin
 def routes() -> list[Route]:
     """Every route that is documented: the native API and what operators look at."""
     return [*native.routes(), *ops.routes]
+
+
+@cache  # the table is the same for every application of a process
+def _pages() -> list[Route]:
+    return ops.pages(openapi.document(routes()))
 
 
 def _endpoints(service: Service, table: Sequence[Route]) -> list[Endpoint]:

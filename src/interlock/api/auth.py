@@ -8,7 +8,7 @@ from interlock.api.headers import Headers
 from interlock.api.routes import Call, Route
 from interlock.api.service import Service
 from interlock.domain.job import Job
-from interlock.domain.principal import ROLES, Principal, user
+from interlock.domain.principal import Principal
 from interlock.errors import Forbidden, NotFound, Unauthenticated
 
 UNKNOWN_WORKER: Final = "local"  # who works without a name while auth is off
@@ -16,8 +16,8 @@ UNKNOWN_WORKER: Final = "local"  # who works without a name while auth is off
 
 async def authenticate(service: Service, headers: Headers) -> Principal:
     """The caller; with auth off everybody is the one local user."""
-    if not service.options.auth:
-        return Principal(service.options.tenant, user("local"), ROLES, unchecked=True)
+    if service.everybody is not None:
+        return service.everybody
     principal: Principal = await service.engine.tokens.authenticate(bearer(headers))
     return principal
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -47,14 +47,24 @@ def refuse_encoded(headers: Headers) -> None:
         )
 
 
-async def read(receive: Receive, headers: Headers, *, limit: int, within: float | None, seat: Seat) -> bytes:
-    """The whole body; it is refused as soon as it is known to be too large or too slow (within None: it is here)."""
+async def read(
+    receive: Receive,
+    headers: Headers,
+    *,
+    limit: int,
+    within: float,
+    seat: Seat,
+    arrived: Callable[[], bytes | None] = lambda: None,
+) -> bytes:
+    """The whole body; it is refused as soon as it is known to be too large, or too slow unless it is here."""
     declared = headers.length
     if declared is not None and declared > limit:
         raise TooLarge("body", declared, limit)
     seat.hold(declared if declared is not None else limit)
-    if within is None:
-        return await _joined(receive, limit)
+    if (whole := arrived()) is not None:
+        if len(whole) > limit:
+            raise TooLarge("body", len(whole), limit)
+        return whole
     try:
         async with asyncio.timeout(within):
             return await _joined(receive, limit)

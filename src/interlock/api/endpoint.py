@@ -86,9 +86,10 @@ class Endpoint:
     def _refusal(self, error: Exception, trail: Trail) -> Answer:
         return refusal(error, trail)
 
-    def within(self, trail: Trail) -> float | None:
-        """How long the body may take to arrive; one that is here needs no watching."""
-        return None if trail.body_is_here else self._service.options.body_seconds
+    async def _bytes(self, headers: Headers, receive: Receive, trail: Trail, *, limit: int) -> bytes:
+        """The body as it was sent."""
+        within = self._service.options.body_seconds
+        return await body.read(receive, headers, limit=limit, within=within, seat=trail.seat, arrived=trail.take_body)
 
     async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
         if route.raw_body:
@@ -97,13 +98,13 @@ class Endpoint:
         if route.body is None:
             if headers.has_body:
                 body.check_media_type(headers)
-                await body.read(receive, headers, limit=0, within=self.within(trail), seat=trail.seat)
+                await self._bytes(headers, receive, trail, limit=0)
             return None, None
         if route.body_optional and not headers.has_body:
             return route.body(), None
         body.check_media_type(headers)
         limit = max(self._service.options.largest_body, route.largest_body or 0)
-        raw = await body.read(receive, headers, limit=limit, within=self.within(trail), seat=trail.seat)
+        raw = await self._bytes(headers, receive, trail, limit=limit)
         if route.body_optional and not raw:
             return route.body(), None
         value, mended = body.decode(raw, route.body, limit=limit, mends=route.mends)
@@ -126,6 +127,8 @@ def refusal(error: Exception, trail: Trail) -> Answer:
 
 async def send_answer(answer: Answer, send: Any, trail: Trail) -> None:
     """Send an answer; a stream counts as waiting, since most of its time nothing happens."""
+    if trail.answer_at_once(answer):
+        return
     headers = [(b"content-type", answer.media_type.encode())] if answer.media_type else []
     headers += [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
     if answer.stream is None:

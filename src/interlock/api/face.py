@@ -74,7 +74,7 @@ class FaceEndpoint(Endpoint):
             return None, None
         options = self._service.options
         limit = max(options.largest_body, route.largest_body or 0)
-        raw = await body.read(receive, headers, limit=limit, within=self.within(trail), seat=trail.seat)
+        raw = await self._bytes(headers, receive, trail, limit=limit)
         if route.body is None or (route.body_optional and not raw.strip()):
             return None if route.body is None else route.body(), None
         field = getattr(route.body, "bare", None)

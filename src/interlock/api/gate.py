@@ -12,14 +12,15 @@ from typing import Any, Final
 import structlog
 
 from interlock import tracing
+from interlock.api.cycle import CYCLE, Cycle
 from interlock.api.endpoint import TRAIL, refusal, send_answer
 from interlock.api.headers import Headers
 from interlock.api.options import LOOPBACK_NAMES
 from interlock.api.problems import Refusal
 from interlock.api.router import Router
+from interlock.api.routes import Answer
 from interlock.api.service import Service, Trail
 
-WHOLE: Final = "interlock.whole"  # in the scope: the body has arrived before anybody asked for it
 DRAIN_BYTES: Final = 64 * 1024
 DRAIN_SECONDS: Final = 0.2
 LINGER_BYTES: Final = 16 * 1024 * 1024
@@ -34,6 +35,8 @@ _SECURITY: Final = (
     (b"x-frame-options", b"DENY"),
 )
 _SECURED: Final = frozenset(name for name, _ in _SECURITY)
+_SECURITY_LINES: Final = b"".join(b"%b: %b\r\n" % one for one in _SECURITY)
+_UNUSUAL: Final = frozenset({name.decode() for name in _SECURED} | {"connection"})  # in an answer of a route
 _CLOSE: Final = (b"connection", b"close")
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 # A path is served in one spelling only: no empty or dotted segments, no half escapes, nothing after a final slash.
@@ -53,13 +56,13 @@ class Gate:
         self._mounts = mounts
         options = service.options
         self._hosts = set(options.hosts) if options.auth else LOOPBACK_NAMES | set(options.hosts)
+        self._last_host: str | None = None
         self._log = structlog.get_logger("interlock.http").bind()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http", "the server below takes nothing else"
         seat = self.service.admission.enter()
         trail = Trail(_new_id(), scope["method"], seat)
-        trail.body_is_here = WHOLE in scope
         scope[TRAIL] = trail
         exchange = _Exchange(self.service, scope, receive, send, trail)
         try:
@@ -121,15 +124,19 @@ class Gate:
     def _check_host(self, scope: Any, headers: Headers) -> str:
         """With auth off a page could reach us through a name of its own (DNS rebinding): only loopback names pass."""
         given = headers.get("host")
+        if given is not None and given == self._last_host:
+            return given
         if given is None and scope["http_version"] == "1.0" and self.service.options.auth:
             return ""
-        found = _HOST.fullmatch(given or "")
-        if found is None:
+        found = None if given is None else _HOST.fullmatch(given)
+        if given is None or found is None:
             raise Refusal("bad_request", "the header Host is missing or not a host", close=True)
         name = found[1].lower().rstrip(".")
         if self._hosts and name not in self._hosts:
             raise Refusal("unknown_host", "the service does not answer to this host name", close=True)
-        return (given or "").lower()
+        if given == given.lower():
+            self._last_host = given  # most callers use one name
+        return given.lower()
 
     def _check_site(self, scope: Any, headers: Headers, host: str) -> None:
         """A browser says where a request comes from; nothing but our own pages may change anything."""
@@ -166,10 +173,19 @@ class _Exchange:
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any, trail: Trail) -> None:
         self._service, self._scope, self._trail = service, scope, trail
         self._receive, self._send = receive, send
+        self._cycle: Cycle | None = scope.get(CYCLE)
         self._waits_to_be_asked = False
         self._length = 0
         self._unread = False
-        for name, value in scope["headers"]:
+        self._gone = False
+        self._lingers = False
+        if self._cycle is not None:
+            trail.take_body, trail.answer_at_once = self._take_body, self._answer_at_once
+        if self._cycle is None or self._cycle.more_body:
+            self._expect_body()
+
+    def _expect_body(self) -> None:
+        for name, value in self._scope["headers"]:
             if name == b"content-length":
                 self._length = int(value)
                 self._unread = self._unread or self._length > 0
@@ -177,8 +193,32 @@ class _Exchange:
                 self._unread = True
             elif name == b"expect":
                 self._waits_to_be_asked = True
-        self._gone = False
-        self._lingers = False
+
+    def _take_body(self) -> bytes | None:
+        body = self._cycle.take_body() if self._cycle is not None else None
+        if body is not None:
+            self._unread = False
+        return body
+
+    def _answer_at_once(self, answer: Answer) -> bool:
+        """Send an answer as one piece, if it is a usual one and nothing is in its way; else it goes the long way."""
+        cycle, trail = self._cycle, self._trail
+        if cycle is None or not cycle.is_clear or answer.stream is not None or not answer.media_type:
+            return False
+        if not _UNUSUAL.isdisjoint(answer.headers) or self._scope["scheme"] != "http":
+            return False
+        own = [f"content-type: {answer.media_type}", *(f"{name}: {value}" for name, value in answer.headers.items())]
+        if not all(map(str.isprintable, own)):
+            return False
+        if self._service.stopping.is_set():
+            cycle.keep_alive = False
+        own += [f"content-length: {len(answer.body)}", f"x-request-id: {trail.request_id}"]
+        if not cycle.keep_alive:
+            own.append("connection: close")
+        trail.status, trail.sent = answer.status, len(answer.body)
+        head = "\r\n".join([*own, ""]).encode("latin-1")
+        cycle.answer(answer.status, head + _SECURITY_LINES, answer.body)
+        return True
 
     async def receive(self) -> Any:
         message = await self._receive()
@@ -234,7 +274,7 @@ class _Exchange:
         return self._settled()
 
     def _settled(self) -> bool:
-        return not self._unread or self._gone
+        return not self._unread or self._gone or (self._cycle is not None and not self._cycle.more_body)
 
 
 def _new_id() -> str:

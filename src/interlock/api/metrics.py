@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -27,29 +30,15 @@ class Metrics:
     def __init__(self, admission: Admission, counts: Counts) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_OfEngine(counts))
-        self._of_route: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        self._requests = Counter(
-            "interlock_http_requests", "Answered requests.", ("method", "route", "status"), registry=self.registry
-        )
-        self._seconds = Histogram(
-            "interlock_http_request_seconds",
-            "Time from the first header to the last byte.",
-            ("route",),
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
+        self._requests = _OfRequests()
+        self.registry.register(self._requests)
         active = Gauge("interlock_http_requests_active", "Requests at work.", registry=self.registry)
         active.set_function(lambda: admission.active)
         waiting = Gauge("interlock_http_requests_waiting", "Long polls and streams.", registry=self.registry)
         waiting.set_function(lambda: admission.waiting)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        key = (method, route, status)
-        if key not in self._of_route:  # to look labels up costs more than to count
-            self._of_route[key] = self._requests.labels(method, route, str(status)), self._seconds.labels(route)
-        requests, taken = self._of_route[key]
-        requests.inc()
-        taken.observe(seconds)
+        self._requests.add(method, route, status, seconds)
 
     def text(self, queues: Sequence[QueueStats], *, now: int) -> bytes:
         """Everything there is to tell, and how the queues of one tenant stand."""
@@ -61,6 +50,46 @@ class Metrics:
         standing = CollectorRegistry()
         standing.register(_OfQueues(queues, now))
         return generate_latest(standing)
+
+
+class _Times:
+    """How long the requests of one route took: how many up to each bound, and all together."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS) + 1)
+        self.sum = 0.0
+
+
+class _OfRequests(Collector):
+    """What was answered. Only the loop counts, so that no lock is needed, and labels wait until somebody asks."""
+
+    def __init__(self) -> None:
+        self._answered: Counter[tuple[str, str, int]] = Counter()
+        self._took: dict[str, _Times] = {}
+
+    def add(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._answered[method, route, status] += 1
+        took = self._took.get(route)
+        if took is None:
+            took = self._took[route] = _Times()
+        took.counts[bisect_left(_BUCKETS, seconds)] += 1
+        took.sum += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "interlock_http_requests", "Answered requests.", labels=("method", "route", "status")
+        )
+        for (method, route, status), count in sorted(self._answered.items()):
+            requests.add_metric((method, route, str(status)), count)
+        yield requests
+        seconds = HistogramMetricFamily(
+            "interlock_http_request_seconds", "Time from the first header to the last byte.", labels=("route",)
+        )
+        for route, took in sorted(self._took.items()):
+            bounds = [*(f"{float(bound)}" for bound in _BUCKETS), "+Inf"]
+            buckets = list(zip(bounds, accumulate(took.counts), strict=True))
+            seconds.add_metric((route,), buckets, took.sum)
+        yield seconds
 
 
 class _OfEngine(Collector):
@@ -79,6 +108,7 @@ class _OfEngine(Collector):
         for labels, count in sorted(counts.moved.items()):
             moved.add_metric(labels, count)
         yield moved
+        yield CounterMetricFamily("interlock_lease_expiries", "Leases that ran out.", counts.expired_leases)
         refused = CounterMetricFamily("interlock_orders_refused", "Orders refused.", labels=("verb", "code"))
         for labels, count in sorted(counts.refused.items()):
             refused.add_metric(labels, count)

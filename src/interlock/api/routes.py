@@ -30,7 +30,7 @@ class Nothing(Request, frozen=True, kw_only=True):
     """A body or a query with nothing in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that makes it five times as dear to make, and there is one for each request
 class Call(Generic[B, Q]):
     """One request, read and checked: who asks, and for what."""
 
@@ -65,7 +65,7 @@ class Call(Generic[B, Q]):
         return wire.job_id(self.path["job_id"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """What goes back: a body as a whole, or a stream of pieces."""
 

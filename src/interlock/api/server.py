@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.api import problems
-from interlock.api.gate import WHOLE, Gate
+from interlock.api.cycle import CYCLE, Cycle
+from interlock.api.gate import Gate
 from interlock.api.headers import Headers
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
@@ -23,7 +24,7 @@ from interlock.errors import Invalid, Unavailable
 
 MOST_HEADERS: Final = 100
 BACKLOG: Final = 2048
-_FRAMING: Final = frozenset({b"transfer-encoding"})
+CLOCK_TICK: Final = 0.002  # what a timer may be early by
 
 
 def is_loopback(host: str) -> bool:
@@ -76,7 +77,10 @@ class Protocol(HttpToolsProtocol):
         self._options: Options = gate.service.options
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_since: float | None = None
         self._head_size = 0
+        self._in_head = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -88,12 +92,14 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_here()
         self._reader_goes_on()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -103,12 +109,15 @@ class Protocol(HttpToolsProtocol):
             self._refuse(
                 cause if isinstance(cause, Refusal) else Refusal("bad_request", "this is not HTTP as we take it")
             )
+        else:
+            if self._in_head and self._head_timer is None:  # most heads come whole, and need no timer
+                self._await_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_size = 0
-        if self._head_timer is None:
-            self._await_head()
+        self._in_head = True
+        self._idle_since = None
 
     def on_url(self, url: bytes) -> None:
         self._grow(len(url))
@@ -122,15 +131,58 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_is_here()
-        if any(name in _FRAMING for name, _ in self.headers):
-            Headers(self.headers).check_framing(self.parser.get_http_version())
+        version = self.parser.get_http_version()
+        if any(name == b"transfer-encoding" for name, _ in self.headers):
+            Headers(self.headers).check_framing(version)
         if not self.parser.should_upgrade():
-            super().on_headers_complete()
+            self._begin(version)
+
+    def _begin(self, version: str) -> None:
+        """Hand the request to the application, or let it wait for the answer to the one before."""
+        self._idle_since = None  # the answer to the one before may have come between the two halves of this head
+        url = httptools.parse_url(self.url)
+        before: Cycle | None = self.cycle  # type: ignore[assignment]  # None before the first request
+        self.cycle = cycle = Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = url.path.decode("ascii")
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        scope[CYCLE] = cycle
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_since = self.loop.time()
+            if self._idle_timer is None:
+                self._await_request(self._options.idle_seconds)
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
             super().on_message_complete()
-            self.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key]
 
     def on_body(self, body: bytes) -> None:
         if not self.parser.should_upgrade():
@@ -145,9 +197,6 @@ class Protocol(HttpToolsProtocol):
         super().resume_writing()
         self._reader_goes_on()
 
-    def timeout_keep_alive_handler(self) -> None:
-        self._close()
-
     def send_400_response(self, msg: str) -> None:
         self._refuse(Refusal("bad_request", msg))
 
@@ -160,6 +209,7 @@ class Protocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(self._options.head_seconds, self._head_is_late)
 
     def _head_is_here(self) -> None:
+        self._in_head = False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -171,8 +221,21 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def _answering(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        cycle: Cycle | None = self.cycle  # type: ignore[assignment]  # None before the first request
         return cycle is not None and not cycle.response_complete
+
+    def _await_request(self, seconds: float) -> None:
+        self._idle_timer = self.loop.call_later(seconds, self._is_idle)
+
+    def _is_idle(self) -> None:
+        """Close a connection that nothing came on for long; one timer looks again and again, whatever comes."""
+        allowed = self._options.idle_seconds
+        left = allowed if self._idle_since is None else self._idle_since + allowed - self.loop.time()
+        if left > CLOCK_TICK:
+            self._await_request(left)
+        else:
+            self._idle_timer = None
+            self._close()
 
     def _reader_goes_on(self) -> None:
         if self._stall_timer is not None:

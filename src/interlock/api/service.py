@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from interlock.api.admission import Admission, Seat
 from interlock.api.cursors import Cursors
@@ -13,8 +14,12 @@ from interlock.api.headers import NO_HEADERS, Headers
 from interlock.api.metrics import Metrics
 from interlock.api.options import Options
 from interlock.api.rates import Rates
+from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Fatal
+
+if TYPE_CHECKING:
+    from interlock.api.routes import Answer
 
 WRONG_LINKS_A_MINUTE: Final = 5
 
@@ -30,6 +35,7 @@ class Service:
         self.metrics = Metrics(self.admission, engine.counts)
         self.rates = None if options.rate_per_second is None else Rates(options.rate_per_second, options.rate_burst)
         self.wrong_links = Rates(WRONG_LINKS_A_MINUTE / 60, WRONG_LINKS_A_MINUTE)  # by the caller's address
+        self.everybody: Principal | None = None if options.auth else local(options.tenant)
         self.stopping = asyncio.Event()
         self.broken: Fatal | None = None
 
@@ -51,7 +57,8 @@ class Trail:
     method: str
     seat: Seat
     headers: Headers = NO_HEADERS
-    body_is_here: bool = False  # all of it has arrived, so that reading it takes no time
+    take_body: Callable[[], bytes | None] = lambda: None  # all of it, if it has arrived before anybody asked
+    answer_at_once: Callable[[Answer], bool] = lambda answer: False  # whether it is out, and need not be sent
     trace_id: str | None = None
     route: str = "-"
     tenant: str | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 import msgspec
@@ -16,17 +18,12 @@ LONGEST_VALUE: Final = 4_000
 
 def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     """Send our own records and those of the libraries below us the same way."""
-    shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-        structlog.processors.format_exc_info,
-        _short,
-    ]
+    shared: list[Any] = [_stamped, structlog.processors.format_exc_info, _short]
+    lines = Lines(stream)
     structlog.configure(
         processors=[*shared, _as_json],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        wrapper_class=_bound_logger(level, [*shared, _as_json]),
+        logger_factory=lambda *names: lines,
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(stream)
@@ -47,7 +44,67 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     logging.getLogger("mcp").setLevel(logging.WARNING)  # it tells of the coming and going of every message
 
 
-def _short(logger: Any, name: str, record: MutableMapping[str, Any]) -> Mapping[str, Any]:
+def _bound_logger(level: int, processors: Sequence[Any]) -> Any:
+    """A logger from this level on; there is an info for every request, so it takes the short way to the same line."""
+    plain: Any = structlog.make_filtering_bound_logger(level)
+    if level > logging.INFO:
+        return plain
+
+    class Brief(plain):  # type: ignore[misc]
+        def info(self, event: str, **facts: Any) -> None:
+            record: MutableMapping[str, Any] = {**self._context, **facts, "event": event}
+            for process in processors:
+                record = process(self, "info", record)
+            self._logger.info(record)
+
+    return Brief
+
+
+class Lines:
+    """Where lines go. Those that only tell of something are written together, once in each turn of the loop.
+
+    Every write lets another thread have the interpreter, which is far dearer than the write itself.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._waiting: list[str] = []
+        self._turn: asyncio.AbstractEventLoop | None = None  # whose next turn writes what waits
+
+    def info(self, line: str) -> None:
+        self._waiting.append(line)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a thread without one
+            self.flush()
+            return
+        if self._turn is not loop:
+            self._turn = loop
+            loop.call_soon(self.flush)
+
+    def warning(self, line: str) -> None:
+        """Written at once, with what came before it: there may be no next turn."""
+        self._waiting.append(line)
+        self.flush()
+
+    debug = msg = info
+    error = critical = exception = fatal = warn = warning
+
+    def flush(self) -> None:
+        lines, self._waiting, self._turn = self._waiting, [], None
+        if lines:
+            self._stream.write("\n".join(lines) + "\n")
+            self._stream.flush()
+
+
+def _stamped(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """How much it matters, and when it was."""
+    record["level"] = "warning" if name == "warn" else "error" if name == "exception" else name
+    record["at"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return record
+
+
+def _short(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """No line is endless, whatever somebody managed to get into it."""
     for key, value in record.items():
         if isinstance(value, str) and len(value) > LONGEST_VALUE:

@@ -70,7 +70,7 @@ class McpEndpoint(Endpoint):
 
     async def _message(self, headers: Headers, receive: Receive, trail: Trail) -> Message:
         body.check_media_type(headers)
-        raw = await body.read(receive, headers, limit=LARGEST, within=self.within(trail), seat=trail.seat)
+        raw = await self._bytes(headers, receive, trail, limit=LARGEST)
         try:
             return message(raw.decode())
         except UnicodeDecodeError:

@@ -89,7 +89,7 @@ class Inside:
 
         collected = _Collected()
         seat = self._service.admission.enter()
-        trail = Trail(new_id(), ask.route.method, seat, headers=self._said(ask), body_is_here=True)
+        trail = Trail(new_id(), ask.route.method, seat, headers=self._said(ask))
         scope = {
             "method": ask.route.method,
             "path_params": ask.path,

@@ -40,7 +40,11 @@ def etag(job: Job) -> dict[str, str]:
 
 
 def receipt(receipt: Receipt) -> dict[str, Any]:
-    return receipt._asdict() | {"run_at": when(receipt.run_at), "finished_at": when(receipt.finished_at)}
+    id, fence, status, attempt, version, run_at, finished_at = receipt
+    return {
+        "id": id, "fence": fence, "status": status, "attempt": attempt, "version": version,
+        "run_at": when(run_at), "finished_at": when(finished_at),
+    }  # fmt: skip
 
 
 def pulse(pulse: Pulse) -> dict[str, Any]:
