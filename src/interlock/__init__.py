@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interlock.assemble import App as App
     from interlock.assemble import Queue as Queue
+    from interlock.domain.shards import ShardSupplier as ShardSupplier
     from interlock.errors import Error as Error
     from interlock.sdk.context import Child as Child
     from interlock.sdk.context import Context as Context
@@ -39,6 +40,7 @@ _HOMES = {
     "Queue": "assemble",
     "Release": "sdk.raises",
     "Retry": "sdk.raises",
+    "ShardSupplier": "domain.shards",
     "StepMismatch": "sdk.raises",
     "Suspended": "sdk.raises",
     "Task": "sdk.tasks",

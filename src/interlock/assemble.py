@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from interlock import config
 from interlock.client.local import LocalClient
@@ -14,6 +15,7 @@ from interlock.config import Settings
 from interlock.domain.destination import Allowance
 from interlock.domain.issuer import issuers
 from interlock.domain.principal import DEFAULT_TENANT, local
+from interlock.domain.shards import ShardSupplier
 from interlock.engine.engine import Engine
 from interlock.engine.tokens import OWN, Trust
 from interlock.errors import Invalid
@@ -23,7 +25,7 @@ from interlock.sdk.queue import Queue as SdkQueue
 from interlock.sdk.tasks import Connected
 from interlock.storage.contract import Objects, Store
 from interlock.storage.merged import merged
-from interlock.wire import LIMITS, Limits
+from interlock.wire import Limits
 
 if TYPE_CHECKING:
     from interlock.engine.keys import Fetch
@@ -50,7 +52,7 @@ async def open_store(url: str) -> Store:
     raise Invalid(f"{url.split('@')[-1]!r} is not a database; {ADVICE}", pointer="/database")
 
 
-async def open_shards(shards: Mapping[str, str], *, supplier: str | None = None) -> Store:
+async def open_shards(shards: Mapping[str, str], *, supplier: str | ShardSupplier | None = None) -> Store:
     """One store over several databases of PostgreSQL, by the names of their shards."""
     _need_asyncpg()
     from interlock.storage.shards.opening import open_router
@@ -111,54 +113,38 @@ def trust(settings: Settings, fetch: Fetch) -> Trust:
     return Trust(own=own, issuers=Issuers(issuers(settings.issuers), fetch=fetch))
 
 
-@asynccontextmanager
-async def open_engine(
-    url: str,
-    *,
-    shards: Mapping[str, str] | None = None,
-    shard_supplier: str | None = None,
-    artifacts: str | None = None,
-    artifact_bytes: int = LIMITS.artifact,
-    artifact_quota_bytes: int | None = None,
-    trust: Trust = OWN,
-    webhooks_allow: Sequence[str] = (),
-    retention_days: float | None = None,
-    strict_types: bool = False,
-    implicit_agents: bool = True,
-    codeq_secret: str | None = None,
-) -> AsyncIterator[Engine]:
-    """An engine for as long as the block lasts; its background chores are up to the caller."""
-    objects = open_objects(artifacts, url)
+async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardSupplier | None = None) -> Engine:
+    """An engine as the settings say; to close it, and to run its background chores, is up to the caller."""
+    objects = open_objects(settings.artifacts, settings.database)
     limits = Limits(
-        webhooks=Allowance.of(webhooks_allow), artifact=artifact_bytes, artifacts_of_tenant=artifact_quota_bytes
+        webhooks=Allowance.of(settings.webhooks_allow),
+        artifact=settings.artifact_bytes,
+        artifacts_of_tenant=settings.artifact_quota_bytes,
     )
-    engine = Engine(
-        merged(await (open_shards(shards, supplier=shard_supplier) if shards else open_store(url))),
-        limits, objects=objects, trust=trust, retention_days=retention_days,
-        strict_types=strict_types, implicit_agents=implicit_agents, codeq_secret=codeq_secret,
+    if settings.shards:
+        store = await open_shards(settings.shards, supplier=supplier or settings.shard_supplier)
+    else:
+        store = await open_store(settings.database)
+    return Engine(
+        merged(store), limits, objects=objects, trust=trust, retention_days=settings.retention_days,
+        strict_types=settings.strict_types, implicit_agents=settings.implicit_agents,
+        codeq_secret=settings.codeq_webhook_secret,
     )  # fmt: skip
+
+
+@asynccontextmanager
+async def engine_of(settings: Settings, *, trust: Trust = OWN) -> AsyncIterator[Engine]:
+    """An engine as the settings say for as long as the block lasts; its background chores are up to the caller."""
+    engine = await new_engine(settings, trust=trust)
     try:
         yield engine
     finally:
         await engine.close()
 
 
-def engine_of(settings: Settings, *, trust: Trust = OWN) -> AbstractAsyncContextManager[Engine]:
-    """An engine as the settings say; its background chores are up to the caller."""
-    return open_engine(
-        settings.database,
-        shards=settings.shards,
-        shard_supplier=settings.shard_supplier,
-        artifacts=settings.artifacts,
-        artifact_bytes=settings.artifact_bytes,
-        artifact_quota_bytes=settings.artifact_quota_bytes,
-        trust=trust,
-        webhooks_allow=settings.webhooks_allow,
-        retention_days=settings.retention_days,
-        strict_types=settings.strict_types,
-        implicit_agents=settings.implicit_agents,
-        codeq_secret=settings.codeq_webhook_secret,
-    )
+def open_engine(url: str, **others: Any) -> AbstractAsyncContextManager[Engine]:
+    """The same for one database, with other settings by their names."""
+    return engine_of(Settings(database=url, **others))
 
 
 async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | None = None) -> Client:
@@ -168,8 +154,12 @@ async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | No
         from interlock.client.http import HttpClient
 
         return HttpClient(url, token=token)
-    objects = open_objects(None, url)
-    return LocalClient(Engine(merged(await open_store(url)), objects=objects), local(tenant))
+    return await client_of(Settings(database=url, tenant=tenant))
+
+
+async def client_of(settings: Settings, *, supplier: ShardSupplier | None = None) -> Client:
+    """What the SDK and workers talk to, with an engine of its own as the settings say."""
+    return LocalClient(await new_engine(settings, supplier=supplier), local(settings.tenant))
 
 
 def check_place(url: str, *, tenant: str, token: str | None) -> None:
@@ -192,12 +182,45 @@ def check_server(url: str, *, token: str | None) -> None:
 
 
 class App(SdkApp):
-    """Tasks and where their jobs are: a database, or a server with a token; connected at the first call."""
+    """Tasks and where their jobs are: a database, several as shards, or a server with a token.
 
-    def __init__(self, url: str, *, token: str | None = None, tenant: str = DEFAULT_TENANT) -> None:
-        check_place(url, tenant=tenant, token=token)
-        self.url = url
-        super().__init__(lambda: open_client(url, tenant=tenant, token=token))
+    With neither a URL nor shards it is where the settings say. It is connected at the first call.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        tenant: str | None = None,
+        shards: Mapping[str, str] | None = None,
+        shard_supplier: str | ShardSupplier | None = None,
+        artifacts: str | None = None,
+    ) -> None:
+        if url is not None and url.startswith(SERVERS):
+            check_place(url, tenant=tenant or DEFAULT_TENANT, token=token)
+            if shards or shard_supplier or artifacts:
+                raise Invalid("a server knows its databases and where artifacts are; name none", pointer="/url")
+            super().__init__(lambda: open_client(url, token=token))
+        else:
+            settings = _settings(url, shards, tenant=tenant, artifacts=artifacts)
+            check_place(settings.database, tenant=settings.tenant, token=token)
+            if isinstance(shard_supplier, str):
+                settings, shard_supplier = replace(settings, shard_supplier=shard_supplier), None
+            if (shard_supplier or settings.shard_supplier) and not settings.shards:
+                raise Invalid("a shard supplier chooses among shards; name them", pointer="/shard_supplier")
+            supplier = shard_supplier
+            super().__init__(lambda: client_of(settings, supplier=supplier))
+
+
+def _settings(url: str | None, shards: Mapping[str, str] | None, **others: str | None) -> Settings:
+    """What an app is told: by its caller alone where that names a database or shards, else by the settings in force."""
+    said: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
+    if url is not None and shards is not None:
+        raise Invalid("an app has its jobs at a URL or on shards, not both", pointer="/shards")
+    if shards is not None:
+        return config.of_shards(shards, **said)
+    return config.load(said) if url is None else Settings(database=url, **said)
 
 
 class Queue(SdkQueue):
@@ -212,15 +235,12 @@ class Queue(SdkQueue):
         where: str | Connected | None = None,
         *,
         token: str | None = None,
-        tenant: str = DEFAULT_TENANT,
+        tenant: str | None = None,
         lease_seconds: float = 60.0,
         name: str | None = None,
     ) -> None:
         self._own: App | None = None
-        if where is None:
-            settings = config.load({})
-            where, tenant = settings.database, settings.tenant if tenant == DEFAULT_TENANT else tenant
-        if isinstance(where, str):
+        if where is None or isinstance(where, str):
             where = self._own = App(where, token=token, tenant=tenant)
         super().__init__(type, where, lease_seconds=lease_seconds, name=name)
 

@@ -72,6 +72,14 @@ def load(
     return settings
 
 
+def of_shards(shards: Mapping[str, str], **said: Any) -> Settings:
+    """Settings of a program that names its shards itself."""
+    if not shards:
+        raise Invalid("there must be at least one shard", pointer="/shards")
+    checked = _shards(shards)
+    return Settings(shards=checked, database=next(iter(checked.values())), **said)
+
+
 def sources(
     flags: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> dict[str, str]:

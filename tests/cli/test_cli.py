@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, fresh_database
+from tests.support.stores import APP_LOGIN, empty_database
 
 
 class CLI:
@@ -45,7 +45,7 @@ async def cli(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[
     if engine == "sqlite":
         yield CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
     else:
-        async with fresh_database(postgres) as name:
+        async with empty_database(postgres) as name:
             yield CLI(postgres.dsn(name, user=APP_LOGIN), tmp_path)
 
 

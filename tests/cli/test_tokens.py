@@ -19,7 +19,7 @@ from interlock.domain import token
 from interlock.domain.issuer import issuers
 from interlock.errors import Invalid, Unauthenticated
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, fresh_database
+from tests.support.stores import APP_LOGIN, empty_database
 
 ISSUER = {"issuer": "https://id.example.com", "audience": "x", "algorithms": ["RS256"], "jwks_uri": "https://h/k"}
 
@@ -60,7 +60,7 @@ async def cli(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[
     if engine == "sqlite":
         yield CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
     else:
-        async with fresh_database(postgres) as name:
+        async with empty_database(postgres) as name:
             yield CLI(postgres.dsn(name, user=APP_LOGIN), tmp_path)
 
 

@@ -7,11 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.errors import Unavailable
 from interlock.storage.postgres.store import PostgresStore
+from interlock.wire import new_id
+from tests.cluster.freezing import frozen
 from tests.cluster.hands import Hands, hands
-from tests.cluster.plant import TENANT, Plant, plant
+from tests.cluster.plant import PATIENCE_SECONDS, TENANT, Plant, plant
 from tests.process.conftest import Judge
 from tests.support.cluster import Cluster, Node, cluster
 from tests.support.crew import Place
@@ -20,7 +25,7 @@ from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 Property = Callable[[str, object], None]
 
 
-async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_and_when_it_is_killed(
+async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_when_it_hangs_and_when_it_is_killed(
     tmp_path: Path, record_property: Property
 ) -> None:
     # One test, since starting a cluster takes longer than all that is done to it.
@@ -40,6 +45,8 @@ async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_and_when
                 await everybody_works(works, direct)
                 line = await switched_over(nodes, works, direct)
                 record_property("switchover", line)
+                line = await hung(nodes, works, direct)
+                record_property("hung", line)
                 line, dead = await killed(nodes, works, direct)
                 record_property("failover", line)
                 await asyncio.to_thread(nodes.revive, dead)
@@ -60,6 +67,47 @@ async def switched_over(nodes: Cluster, works: Plant, direct: Hands) -> str:
     line = f"switched over from {old.name} to {new.name}: nobody was answered for {direct.longest_silence(began):.1f} s"
     print(line)
     return line
+
+
+async def hung(nodes: Cluster, works: Plant, direct: Hands) -> str:
+    """The leader stands still, another takes over, and the old one comes back and still believes that it leads."""
+    await asyncio.to_thread(nodes.until_whole)
+    old = await asyncio.to_thread(lambda: nodes.leader)
+    began = time.monotonic()
+    with frozen(old) as node:
+        new = await asyncio.to_thread(nodes.wait_for_another, old)
+        await everybody_works(works, direct)
+        silence = direct.longest_silence(began)
+        node.wake_postgres()
+        await a_newcomer_finds_the_leader(nodes, old)
+    line = f"{old.name} hung under load, {new.name} took over: nobody was answered for {silence:.1f} s"
+    print(line)
+    return line
+
+
+async def a_newcomer_finds_the_leader(nodes: Cluster, old: Node) -> None:
+    """Who asks a node first that was cut off, and takes writes but cannot commit any, goes on to the others."""
+
+    async def enqueued(first: Node | None) -> Enqueued | Refused:
+        store = await PostgresStore.open(nodes.dsn(TEMPLATE, user=APP_LOGIN, first=first), size=2)
+        try:
+            while True:
+                with suppress(Unavailable):
+                    new = NewJob(new_id(), "rare", idempotency_key="newcomer")
+                    return (await store.enqueue("newcomers", [new]))[0]
+        finally:
+            await store.close()
+
+    answers: list[Enqueued | Refused] = []
+    for first in (old, None):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(answers) < (1 if first is old else 2):
+                with suppress(Unavailable):
+                    answers.append(await enqueued(first))
+    first_job, same_job = answers
+    assert isinstance(first_job, Enqueued), first_job
+    assert isinstance(same_job, Enqueued), same_job
+    assert (same_job.id, same_job.replayed) == (first_job.id, True)
 
 
 async def killed(nodes: Cluster, works: Plant, direct: Hands) -> tuple[str, Node]:

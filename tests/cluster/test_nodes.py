@@ -234,3 +234,41 @@ async def test_a_commit_that_was_cut_short_before_the_standbys_had_it_is_not_bui
         assert isinstance(await enqueuing, Enqueued)
     finally:
         await store.close()
+
+
+async def test_those_who_have_waited_for_the_same_node_pass_it_over_once() -> None:
+    ports = [free_port(), free_port()]
+    nodes = Nodes(f"postgresql://u@{','.join(f'127.0.0.1:{port}' for port in ports)}/db")
+    for _ in range(2):  # the second has waited since the same turn, and has nothing new to tell
+        nodes.pass_over(0)
+    with pytest.raises(ConnectionError, match=rf":{ports[1]}: .*; 127.0.0.1:{ports[0]}: "):
+        await nodes.connect()
+    assert not Nodes("postgresql://u@127.0.0.1/db").pass_over(0)
+
+
+async def test_a_node_that_was_cut_off_from_its_standbys_is_passed_over(
+    server: PostgresServer, admin: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await change(admin, "synchronous_standby_names", "a_standby_that_is_away")
+    with PostgresServer() as leader:
+        await make_template(leader)
+        url = f"postgresql://{APP_LOGIN}@127.0.0.1:{server.port},127.0.0.1:{leader.port}/{TEMPLATE}"
+        stores: list[PostgresStore] = []
+
+        async def open() -> bool:
+            with contextlib.suppress(Unavailable):
+                stores.append(await PostgresStore.open(url, size=2))
+            return bool(stores)
+
+        await eventually(open, within=60)
+        id = new_id()
+        try:
+            assert isinstance(await insist(stores[0], id), Enqueued)
+        finally:
+            await stores[0].close()
+        connection = await asyncpg.connect(leader.dsn(TEMPLATE))
+        try:
+            assert await connection.fetchval("select count(*) from interlock.job where id = $1", id) == 1
+        finally:
+            await connection.close()
+    assert await admin.fetchval("select count(*) from interlock.job where id = $1", id) == 0

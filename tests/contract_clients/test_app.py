@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ async def test_blocking_code_uses_the_same_server(api: Api) -> None:
         ("https://me:secret@queue.example", {}, "/server"),
     ],
 )
-def test_what_a_place_has_no_use_for_is_refused_at_once(url: str, more: dict[str, str], pointer: str) -> None:
+def test_what_a_place_has_no_use_for_is_refused_at_once(url: str, more: dict[str, Any], pointer: str) -> None:
     with pytest.raises(interlock.errors.Invalid) as caught:
         interlock.App(url, **more)
     assert caught.value.pointer == pointer

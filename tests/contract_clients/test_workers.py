@@ -87,7 +87,7 @@ async def test_an_ask_for_no_type_gets_nothing_and_one_for_any_gets_all(desk: De
 
 @pytest.mark.parametrize(
     ("fields", "pointer"),
-    [({"limit": 0}, "/limit"), ({"limit": 101}, "/limit"), ({"lease_seconds": 0.5}, "/lease_seconds"),
+    [({"limit": 0}, "/limit"), ({"limit": 501}, "/limit"), ({"lease_seconds": 0.5}, "/lease_seconds"),
      ({"lease_seconds": float("inf")}, "/lease_seconds"), ({"worker": ""}, "/worker")],
 )  # fmt: skip
 async def test_an_ask_outside_the_rules_is_refused(desk: Desk, fields: dict[str, Any], pointer: str) -> None:

@@ -16,7 +16,7 @@ from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
-from interlock.errors import AlreadyFinished, Indeterminate, LeaseLost
+from interlock.errors import AlreadyFinished, Indeterminate, Invalid, LeaseLost
 from interlock.sdk.queue import Item
 from interlock.testing import MemoryApp
 from tests.support.apps import TENANT, StoreApp
@@ -45,6 +45,12 @@ async def test_what_is_pushed_is_popped_in_its_order_and_acknowledged(app: Store
     await popped[0].ack({"sent": True})
     job = await app.job(urgent)
     assert (job.status, job.result) == (Status.SUCCEEDED, '{"sent":true}')
+
+
+@pytest.mark.parametrize("limit", [0, 101])
+async def test_no_value_or_more_than_a_hundred_cannot_be_popped_at_once(app: StoreApp, limit: int) -> None:
+    with pytest.raises(Invalid, match="limit must be from 1 to 100"):
+        await interlock.Queue("mail", app).pop_many(limit)
 
 
 async def test_other_types_and_what_needs_a_capability_are_left_alone(app: StoreApp) -> None:

@@ -18,14 +18,14 @@ from interlock.assemble import App
 from interlock.errors import Invalid
 from interlock.sdk.tasks import Task
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, fresh_database
+from tests.support.stores import APP_LOGIN, empty_database
 
 ODD = 'it\'s "quoted" \\ {braced}, \x00 ü'
 
 
 @pytest.fixture
 async def database(postgres: Postgres) -> AsyncIterator[str]:
-    async with fresh_database(postgres) as name:
+    async with empty_database(postgres) as name:
         yield name
 
 

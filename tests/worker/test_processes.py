@@ -19,7 +19,7 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status, Verb
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, ENGINES, fresh_database
+from tests.support.stores import APP_LOGIN, ENGINES, empty_database
 
 TIMEOUT = 60.0
 MODULE = """
@@ -92,7 +92,7 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path, postgres: Postgres
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/jobs.db"
         return
-    async with fresh_database(postgres) as name:
+    async with empty_database(postgres) as name:
         yield postgres.dsn(name, user=APP_LOGIN)
 
 
@@ -240,6 +240,8 @@ def plain_shop(tmp_path: Path) -> Iterator[Shop]:
         ("shop:not_an_app", (), "is not an app"),
         ("shop:app", ("--type", "other"), "no task named other"),
         ("shop:app", ("--concurrency", "0"), "at least 1"),
+        ("shop:app", ("--processes", "0"), "at least 1"),
+        ("shop:app", ("--grace", "-1"), "grace_seconds must be at least 0"),
         ("shop:app", ("--processes", "2", "--name", "x"), "cannot share one --name"),
     ],
 )

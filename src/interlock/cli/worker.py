@@ -68,6 +68,8 @@ def worker(
         target, concurrency, prefetch, lease, grace, name, type, capability, affinity, drain, once, processes > 1,
         server, token_file,
     )  # fmt: skip
+    if processes < 1:
+        refuse(f"processes must be at least 1, not {processes}")
     if processes > 1:
         if name is not None:
             refuse("several processes cannot share one --name")

@@ -30,11 +30,14 @@ from interlock.wire import JobRequest
 
 LONGEST_WAIT_SECONDS: Final = 60.0
 SLOWEST_UPLOAD: Final = 32 * 1024  # bytes a second
+MOST_PER_CLAIM: Final = 100
 JSON: Final = {"content-type": "application/json"}
 
 
 class HttpClient:
     """What a producer, a watcher and a worker ask, answered by a server; the credential says for which tenant."""
+
+    most_per_claim = MOST_PER_CLAIM
 
     def __init__(self, url: str, *, token: str | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._calls = Calls(url, token=token, patience_seconds=patience_seconds)

@@ -26,10 +26,13 @@ from interlock.wire import JobRequest
 SHORTEST_LOOK_SECONDS: Final = 0.01
 LONGEST_LOOK_SECONDS: Final = 0.5
 MOST_CHILDREN: Final = 200
+MOST_PER_CLAIM: Final = 500  # beyond what a request may ask for: a commit costs as much for a hundred as for these
 
 
 class LocalClient:
     """What a producer, a watcher and a worker ask, answered by an engine of this process."""
+
+    most_per_claim = MOST_PER_CLAIM
 
     def __init__(self, engine: Engine, who: Principal) -> None:
         self.engine = engine
@@ -101,7 +104,9 @@ class LocalClient:
 
     async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
         with claiming() as granted:
-            jobs = await self.engine.leases.claim(self._tenant, ask, wait_seconds=wait_seconds)
+            jobs = await self.engine.leases.claim(
+                self._tenant, ask, wait_seconds=wait_seconds, most=self.most_per_claim
+            )
             granted(len(jobs))
         # A job that was never run before has left nothing behind, unless it was redriven from another.
         again = [job.id for job in jobs if job.version > 2 or job.redrive_of is not None]

@@ -28,6 +28,9 @@ class Grant(NamedTuple):
 class Client(Protocol):
     """The verbs of producers, watchers and workers. A refusal is raised; in a batch each item answers on its own."""
 
+    most_per_claim: int
+    """How many jobs one claim may ask for."""
+
     async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
         """Add all jobs or none; with `within`, as part of the caller's own open PostgreSQL transaction."""
         ...

@@ -21,13 +21,14 @@ from interlock.client.port import Client, Grant, JobRequest, error_body
 from interlock.domain.decide import Complete, Fail, Finish, Release
 from interlock.domain.job import Beat, Job, Refused
 from interlock.domain.policy import ClaimAsk
-from interlock.errors import Conflict, Error, Fatal, NotFound
+from interlock.errors import Conflict, Error, Fatal, Invalid, NotFound
 from interlock.sdk import values
 from interlock.sdk.blocking import background_loop, blocking, run
 from interlock.sdk.raises import in_seconds
 from interlock.sdk.tasks import Connected, Options, request_fields
 
 AT_ONCE: Final = 1000
+MOST_POPPED: Final = 100
 LONGEST_POLL_SECONDS: Final = 20.0
 LONGEST_BEAT_SECONDS: Final = 5.0
 
@@ -163,6 +164,8 @@ class Queue:
 
     async def pop_many(self, limit: int, *, wait: float | timedelta | None = 0.0) -> list[Item]:
         """Up to so many values, at most a hundred, as soon as there is one."""
+        if not 1 <= limit <= MOST_POPPED:  # the same wherever the queue is: a worker beside its store may take more
+            raise Invalid(f"limit must be from 1 to {MOST_POPPED}", pointer="/limit")
         client = await self.client()
         client.start_chores()
         seconds = in_seconds(wait)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -22,8 +23,13 @@ from interlock.worker.run import Ending, Run
 LONGEST_TRACEBACK: Final = 6000
 
 
-async def execute(run: Run, threads: Threads) -> Finish | None:
-    """Run the task; whatever it does, the answer is how the job goes on. Its span hangs under the enqueuer's."""
+def execute(run: Run, threads: Threads) -> Coroutine[Any, Any, Finish | None]:
+    """Run the task; whatever it does, the answer is how the job goes on."""
+    return _traced(run, threads) if tracing.is_on() else _execute(run, threads)
+
+
+async def _traced(run: Run, threads: Threads) -> Finish | None:
+    """The same within a span that hangs under the enqueuer's."""
     job = run.job
     told = {"interlock.job.id": job.id, "interlock.job.type": job.type, "interlock.job.attempt": job.attempt}
     with tracing.span(f"run {job.type}", "consumer", parent=job.traceparent, attributes=told) as span:

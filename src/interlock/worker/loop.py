@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from interlock.client.port import Client, Grant
 from interlock.domain import policy
@@ -27,7 +27,7 @@ from interlock.worker.patience import Patience
 from interlock.worker.reporter import Reporter
 from interlock.worker.run import Claim, Ending, Run
 
-MOST_PER_CLAIM: Final = 100
+N = TypeVar("N", int, float)
 MOST_UNREPORTED: Final = 2000
 POLL_SECONDS: Final = 20.0
 LONGEST_BEAT_SECONDS: Final = 5.0
@@ -60,13 +60,13 @@ class Worker:
         self._concurrency = _at_least("concurrency", concurrency, 1)
         self._prefetch = _at_least("prefetch", prefetch, 0)
         self._every_seconds = _interval(heartbeat_seconds, lease_seconds)
-        self._grace_seconds = grace_seconds
+        self._grace_seconds = _at_least("grace_seconds", grace_seconds, 0)
         self._ask = ClaimAsk(
             worker=self.name,
             types=frozenset(self._tasks),
             capabilities=frozenset(policy.names(capabilities, what="capabilities")),
             affinity_keys=None if affinity_keys is None else policy.any_or(list(affinity_keys), what="affinity_keys"),
-            lease_seconds=lease_seconds,
+            lease_seconds=_at_least("lease_seconds", lease_seconds, 1),
         )
         self._log: Any = logger(worker=self.name)
         self._stopping = self._at_once = False
@@ -133,14 +133,16 @@ class Worker:
         patience = Patience(self._log, "claiming")
         while not self._stopping:
             room = self._concurrency + self._prefetch - self._running - len(self._waiting)
-            if room <= 0:
+            if (
+                room <= 0 or len(self._waiting) > self._prefetch // 2
+            ):  # a few large claims cost less than many small ones
                 await self._change()
                 continue
             if self._reporter.backlog >= MOST_UNREPORTED:
                 await self._reporter.flushed()
                 continue
             idle = not self._held and not self._reporter.backlog
-            limit = 1 if once else min(room, MOST_PER_CLAIM)
+            limit = 1 if once else min(room, self._client.most_per_claim)
             try:
                 claimed = await self._claim(limit, 0.0 if drain else POLL_SECONDS)
                 patience.rest()
@@ -318,8 +320,8 @@ def _chosen(app: App, types: Iterable[str] | None) -> dict[str, Any]:
     return {name: app.tasks[name] for name in wanted}
 
 
-def _at_least(what: str, value: int, least: int) -> int:
-    if value < least:
+def _at_least(what: str, value: N, least: int) -> N:
+    if not value >= least:  # so that what is no number is refused too
         raise ValueError(f"{what} must be at least {least}, not {value}")
     return value
 

@@ -1,0 +1,225 @@
+"""An app over shards: its tasks, workers and queues cannot tell that there are several databases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+import interlock
+from interlock.client.local import LocalClient
+from interlock.domain.job import Filter
+from interlock.errors import Invalid, TenantMoved
+from interlock.storage.shards.move import Mover
+from tests.support.eventually import eventually
+from tests.support.shards import SHARDS, resident
+
+
+async def jobs_in(address: str, tenant: str) -> int:
+    """How many jobs of a tenant a database has."""
+    connection = await asyncpg.connect(address)
+    try:
+        return int(await connection.fetchval("select count(*) from interlock.job where tenant = $1", tenant))
+    finally:
+        await connection.close()
+
+
+def has_run(job: interlock.JobHandle[Any]) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return (await job.refresh()).status == "succeeded"
+
+    return look
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+async def test_jobs_are_kept_and_run_on_the_shard_of_their_tenant(
+    addresses: dict[str, str], owners: dict[str, str], shard: str
+) -> None:
+    tenant = resident(shard, f"app on {shard}")
+    async with interlock.App(shards=addresses, tenant=tenant) as app:
+
+        @app.task
+        async def double(ctx: interlock.Context, number: int) -> int:
+            return int(await ctx.step("twice", lambda: number * 2))
+
+        jobs = await double.enqueue_many([{"number": number} for number in range(5)])
+        await interlock.Worker(app).run(drain=True)
+        assert [await job.result(timeout=60) for job in jobs] == [0, 2, 4, 6, 8]
+    assert {name: await jobs_in(owners[name], tenant) for name in SHARDS} == {
+        name: 5 if name == shard else 0 for name in SHARDS
+    }
+
+
+async def test_a_worker_goes_on_where_its_tenant_has_moved_to(
+    addresses: dict[str, str], owners: dict[str, str], tmp_path: Path
+) -> None:
+    tenant = resident("a", "app that moves")
+    async with interlock.App(shards=addresses, tenant=tenant, artifacts=str(tmp_path / "files")) as app:
+        started, go_on = asyncio.Event(), asyncio.Event()
+
+        @app.task
+        async def patient(ctx: interlock.Context) -> str:
+            started.set()
+            await go_on.wait()
+            return await ctx.attach("moved.txt", b"on the way")
+
+        @app.task
+        async def quick() -> str:
+            return "done"
+
+        worker = interlock.Worker(app)
+        working = asyncio.create_task(worker.run())
+        try:
+            held = await patient.enqueue()
+            await asyncio.wait_for(started.wait(), 60)
+            assert (await Mover(owners).move(tenant, "b"))[1:3] == ("a", "b")
+            later = await quick.enqueue()
+            await eventually(has_run(later), within=60)
+            go_on.set()
+            artifact_id = await held.result(timeout=60)
+            assert (await held.refresh()).attempt == 1
+            client = await app.client()
+            assert isinstance(client, LocalClient)
+            artifacts = client.engine.artifacts
+            assert await artifacts.home(tenant, artifact_id) == held.id
+            content = (await artifacts.read(tenant, held.id, artifact_id)).chunks
+            assert b"".join([piece async for piece in content]) == b"on the way"
+        finally:
+            worker.stop()
+            await working
+    assert await jobs_in(owners["b"], tenant) == 2
+    assert await jobs_in(owners["a"], tenant) == 0
+
+
+def test_blocking_programs_and_queues_use_shards_too(addresses: dict[str, str]) -> None:
+    app = interlock.App(shards=addresses, tenant=resident("b", "blocking"))
+    try:
+        queue = interlock.Queue("mail", app)
+        queue.push_sync({"to": "ada"})
+        with queue.popped(wait=60) as item:
+            assert item is not None
+            assert item.payload == {"to": "ada"}
+        assert queue.size_sync() == 0
+    finally:
+        app.close_sync()
+
+
+async def test_an_app_and_a_queue_without_a_url_are_where_the_settings_say(
+    addresses: dict[str, str], owners: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = resident("b", "settings")
+    lines = [f'tenant = "{tenant}"', "[shards]", *(f'{name} = "{url}"' for name, url in addresses.items())]
+    (tmp_path / "interlock.toml").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    async with interlock.App() as app:
+
+        @app.task
+        async def nothing() -> None: ...
+
+        await nothing.enqueue()
+    queue = interlock.Queue("mail")
+    try:
+        await queue.push(1)
+    finally:
+        await queue.close()
+    assert await jobs_in(owners["b"], tenant) == 2
+
+
+async def test_without_settings_an_app_keeps_its_jobs_in_a_file_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with interlock.App():
+        assert (tmp_path / "interlock.db").exists()
+
+
+async def test_a_job_joins_a_transaction_on_its_own_shard_and_on_no_other(addresses: dict[str, str]) -> None:
+    tenant = resident("b", "joining")
+    async with interlock.App(shards=addresses, tenant=tenant) as app:
+
+        @app.task
+        async def nothing() -> None: ...
+
+        await nothing.enqueue()
+        for shard in SHARDS:
+            connection = await asyncpg.connect(addresses[shard])
+            try:
+                async with connection.transaction():
+                    with pytest.raises(TenantMoved) if shard == "a" else contextlib.nullcontext():
+                        await nothing.within(connection).enqueue()
+            finally:
+                await connection.close()
+        assert len(await (await app.client()).find(Filter())) == 2
+
+
+class ByType:
+    """Sends one type of jobs elsewhere."""
+
+    def queue_shards(self, tenant: str, type: str | None) -> list[str]:
+        return ["a", "b"] if type is None else [self.current_shard(tenant, type)]
+
+    def current_shard(self, tenant: str, type: str | None) -> str:
+        return "b" if type == "apart" else "a"
+
+
+class Nowhere(ByType):
+    """Names a shard that nobody has."""
+
+    def shards(self) -> list[str]:
+        return ["a", "z"]
+
+
+async def test_an_app_takes_a_supplier_of_its_own(addresses: dict[str, str], owners: dict[str, str]) -> None:
+    tenant = "split by type"
+    async with interlock.App(shards=addresses, tenant=tenant, shard_supplier=ByType()) as app:
+        ran = []
+
+        @app.task
+        async def apart(number: int) -> None:
+            ran.append(number)
+
+        @app.task
+        async def together(number: int) -> None:
+            ran.append(number)
+
+        for number in range(3):
+            await apart.enqueue(number)
+        await together.enqueue(3)
+        await interlock.Worker(app).run(drain=True)
+        assert sorted(ran) == [0, 1, 2, 3]
+    assert {name: await jobs_in(owners[name], tenant) for name in SHARDS} == {"a": 1, "b": 3}
+    with pytest.raises(Invalid, match="shard 'z', which the settings do not name"):
+        async with interlock.App(shards=addresses, shard_supplier=Nowhere()):
+            pass
+
+
+URL = "postgresql://somebody@nowhere/jobs"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"url": URL, "shards": {"a": URL}}, "at a URL or on shards, not both"),
+        ({"shards": {}}, "at least one shard"),
+        ({"shards": {"a": "sqlite:///jobs.db"}}, "must be a database of PostgreSQL"),
+        ({"shards": {"a": URL, "b": URL}}, "the same database URL"),
+        ({"shards": {"a": URL}, "token": "secret"}, "a token goes with the URL of a server"),
+        ({"url": "https://queue.example", "shards": {"a": URL}}, "a server knows its databases"),
+        ({"url": "https://queue.example", "artifacts": "files"}, "a server knows its databases"),
+        ({"url": URL, "shard_supplier": "by-type"}, "a shard supplier chooses among shards"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_at_once(said: dict[str, Any], why: str) -> None:
+    with pytest.raises(Invalid, match=why):
+        interlock.App(**said)
+
+
+async def test_a_supplier_that_no_package_offers_is_refused(addresses: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="no package offers a shard supplier named 'by-moon'"):
+        async with interlock.App(shards=addresses, shard_supplier="by-moon"):
+            pass

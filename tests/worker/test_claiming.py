@@ -1,0 +1,88 @@
+"""How many jobs a worker asks for at a time, and for how long."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import interlock
+from interlock.client.local import LocalClient
+from interlock.client.port import Grant
+from interlock.domain.policy import ClaimAsk
+from interlock.worker.loop import Worker
+from tests.support.apps import StoreApp
+
+
+@pytest.fixture
+async def claims(app: StoreApp, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What the app's client was asked for, and how many jobs were granted, claim by claim."""
+    client, seen = await app.client(), list[tuple[int, int]]()
+    claim = client.claim
+
+    async def noted(ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+        granted = await claim(ask, wait_seconds=wait_seconds)
+        seen.append((ask.limit, len(granted)))
+        return granted
+
+    monkeypatch.setattr(client, "claim", noted)
+    return seen
+
+
+async def test_a_worker_takes_a_hundred_at_once_over_http_and_more_beside_its_store(
+    app: StoreApp, claims: list[tuple[int, int]]
+) -> None:
+    @app.task
+    async def noop() -> None:
+        pass
+
+    await noop.enqueue_many([{}] * 150)
+    assert await app.drain(concurrency=200) == 150
+    beside_its_store = isinstance(await app.client(), LocalClient)
+    assert claims[0] == ((200, 150) if beside_its_store else (100, 100))
+
+
+async def test_a_worker_never_asks_for_more_than_it_has_room_for(app: StoreApp, claims: list[tuple[int, int]]) -> None:
+    @app.task
+    async def noop() -> None:
+        pass
+
+    await noop.enqueue_many([{}] * 30)
+    assert await app.drain(concurrency=4, prefetch=3) == 30
+    assert claims[0] == (7, 7)
+    assert max(limit for limit, _ in claims) == 7
+
+
+async def test_a_worker_asks_again_when_half_of_its_reserve_is_used_up_not_for_every_job(
+    app: StoreApp, claims: list[tuple[int, int]]
+) -> None:
+    @app.task
+    async def noop() -> None:
+        pass
+
+    await noop.enqueue_many([{}] * 60)
+    assert await app.drain(concurrency=1, prefetch=8) == 60
+    assert min(limit for limit, granted in claims if granted) >= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        ({"prefetch": -1}, "prefetch must be at least 0, not -1"),
+        ({"lease_seconds": 0.5}, "lease_seconds must be at least 1, not 0.5"),
+        ({"lease_seconds": float("nan")}, "lease_seconds must be at least 1, not nan"),
+        ({"grace_seconds": -1.0}, "grace_seconds must be at least 0, not -1.0"),
+        ({"lease_seconds": 3.0, "heartbeat_seconds": 2.0}, "too rare for a lease of 3.0 s"),
+    ],
+)
+def test_a_worker_that_could_not_work_is_refused_before_it_starts(options: dict[str, Any], says: str) -> None:
+    app = interlock.App("sqlite:///:memory:")
+
+    @app.task
+    async def noop() -> None:
+        pass
+
+    with pytest.raises(ValueError, match=re.escape(says)):
+        Worker(app, **options)
