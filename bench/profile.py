@@ -119,13 +119,20 @@ class Meter:
         """What has been spent since the last time, the dearest first."""
         names = {
             text: f"{file}: {name}"
-            for file in ("enqueue.sql", "claim.sql", "change.sql", "read.sql")
+            for file in ("enqueue.sql", "claim.sql", "change.sql", "moves.sql", "webhooks.sql", "read.sql")
             for name, text in load("interlock.storage.sqlite", file).items()
         }
-        spent = [Spent(names.get(sql, _one_line(sql)), self.calls[sql], n / 1000) for sql, n in self.nanos.items()]
+        named: dict[str, Spent] = {}
+        for sql, nanos in self.nanos.items():
+            # the same statement for one row, for many, and for a range of places
+            name = next(
+                (name for text, name in names.items() if sql.startswith(text.split("WHERE")[0])), _one_line(sql)
+            )
+            one = named.get(name, Spent(name, 0, 0.0))
+            named[name] = one._replace(calls=one.calls + self.calls[sql], micros=one.micros + nanos / 1000)
         self.nanos.clear()
         self.calls.clear()
-        return sorted(spent, key=lambda one: -one.micros)
+        return sorted(named.values(), key=lambda one: -one.micros)
 
     @contextmanager
     def connections(self) -> Iterator[None]:
@@ -134,6 +141,7 @@ class Meter:
 
         class Cursor(apsw.Cursor):
             _sql = ""
+            _whole = False
 
             def execute(self, statements: str, *values: Any, **options: Any) -> apsw.Cursor:
                 began = time.perf_counter_ns()
@@ -155,17 +163,27 @@ class Meter:
 
             def fetchall(self) -> list[Any]:
                 began = time.perf_counter_ns()
+                self._whole = True
                 try:
                     return super().fetchall()
                 finally:
                     meter.nanos[self._sql] += time.perf_counter_ns() - began
 
-            def __next__(self) -> Any:
-                began = time.perf_counter_ns()
-                try:
-                    return super().__next__()
-                finally:
-                    meter.nanos[self._sql] += time.perf_counter_ns() - began
+            def __iter__(self) -> Any:
+                """Rows that are read one by one are metered so; reading all at once takes as long as unmetered."""
+                return super().__iter__() if self._whole else self._one_by_one()
+
+            def _one_by_one(self) -> Iterator[Any]:
+                rows = super().__iter__()
+                while True:
+                    began = time.perf_counter_ns()
+                    try:
+                        row = next(rows, None)
+                    finally:
+                        meter.nanos[self._sql] += time.perf_counter_ns() - began
+                    if row is None:
+                        return
+                    yield row
 
         class Connection(apsw.Connection):
             def __init__(self, *values: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""`python -m bench.shards`: two shards on one machine beside one database, and beside a shard that has stalled."""
+"""`python -m bench.shards`: two shards beside one database, one that stalls, and a tenant that moves between them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import pairwise
 from statistics import median
 
 import uvloop
@@ -24,9 +25,11 @@ from interlock.domain.policy import ClaimAsk
 from interlock.errors import Unavailable
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.joining import add_shard
+from interlock.storage.shards.move import Moved, Mover
+from interlock.storage.shards.opening import POOL, open_router
 from tests.support.postgres import Postgres
-from tests.support.shards import SHARDS, Wire, resident, shard_databases, wire_to
+from tests.support.shards import SHARDS, Wire, resident, wire_to
 from tests.support.stores import APP_LOGIN, fresh_database, make_template
 
 BATCH = 100
@@ -58,10 +61,20 @@ async def work_through(store: Store, tenants: Sequence[str], jobs: int) -> float
 
 
 @asynccontextmanager
+async def fresh_shards(server: Postgres) -> AsyncIterator[dict[str, str]]:
+    """Two new databases by the names of their shards, dropped afterwards."""
+    async with AsyncExitStack() as stack:
+        databases = {shard: await stack.enter_async_context(fresh_database(server)) for shard in SHARDS}
+        for shard in SHARDS:
+            await add_shard({name: server.dsn(database) for name, database in databases.items()}, shard)
+        yield databases
+
+
+@asynccontextmanager
 async def two_shards(server: Postgres, *, wired: bool = False) -> AsyncIterator[tuple[Store, Wire]]:
     """A router over two fresh databases, the second of them at the end of a wire, if that is wanted."""
     async with AsyncExitStack() as stack:
-        databases = await stack.enter_async_context(shard_databases(server))
+        databases = await stack.enter_async_context(fresh_shards(server))
         addresses = {name: server.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
         wire, near = await stack.enter_async_context(wire_to(addresses[SHARDS[1]]))
         router = await open_router({**addresses, SHARDS[1]: near} if wired else addresses)
@@ -72,7 +85,8 @@ async def two_shards(server: Postgres, *, wired: bool = False) -> AsyncIterator[
 
 async def one_database(server: Postgres, jobs: int) -> float:
     async with fresh_database(server) as name:
-        store = await PostgresStore.open(server.dsn(name, user=APP_LOGIN), size=8 * len(SHARDS))
+        # As many connections as both shards have together.
+        store = await PostgresStore.open(server.dsn(name, user=APP_LOGIN), size=POOL * len(SHARDS))
         try:
             await work_through(store, TENANTS, BATCH)
             return await work_through(store, TENANTS, jobs)
@@ -110,6 +124,37 @@ async def beside(server: Postgres, jobs: int, *, stalled: bool) -> float:
             await asyncio.gather(*asking, return_exceptions=True)
 
 
+async def moved(server: Postgres, waiting: int) -> tuple[Moved, float, float]:
+    """What came along with a tenant that has so many waiting jobs, how long it took, and how long a producer waited."""
+    await make_template(server)
+    async with fresh_shards(server) as databases:
+        owners = {name: server.dsn(database) for name, database in databases.items()}
+        router = await open_router({name: server.dsn(database, user=APP_LOGIN) for name, database in databases.items()})
+        tenant, target = TENANTS[0], SHARDS[1]
+        answered: list[float] = []
+        try:
+            for start in range(0, waiting, 1_000):
+                await router.enqueue(
+                    tenant, [NewJob(wire.new_id(), TYPES[0], payload(start + i)) for i in range(1_000)]
+                )
+
+            async def produce() -> None:
+                while True:
+                    await router.enqueue(tenant, [NewJob(wire.new_id(), TYPES[0], payload(0))])
+                    answered.append(time.perf_counter())
+                    await asyncio.sleep(0.005)
+
+            producing = asyncio.create_task(produce())
+            begun = time.perf_counter()
+            done = await Mover(owners).move(tenant, target)
+            took = time.perf_counter() - begun
+            producing.cancel()
+            await asyncio.gather(producing, return_exceptions=True)
+        finally:
+            await router.close()
+    return done, took, max(later - earlier for earlier, later in pairwise(answered))
+
+
 async def measure(server: Postgres, rounds: int, jobs: int) -> list[tuple[str, float, float]]:
     """Title, the rate to compare with, and the rate: medians of rounds in which they take turns."""
     await make_template(server)
@@ -129,8 +174,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.shards", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each measurement (default: 3)")
     parser.add_argument("--jobs", type=int, default=10_000, help="jobs of each of four tenants (default: 10000)")
+    parser.add_argument("--move", type=int, metavar="JOBS", help="only move a tenant with so many waiting jobs")
     options = parser.parse_args(arguments)
     with running_server() as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if options.move is not None:
+            done, took, pause = runner.run(moved(server, options.move))
+            print(f"{done.jobs} jobs moved in {took:.1f} s; a producer waited for {pause:.2f} s at the longest")
+            return 0
         found = runner.run(measure(server, options.rounds, options.jobs))
     table = Table("", "jobs/s", "jobs/s", "ratio", "target")
     for title, base, rate in found:

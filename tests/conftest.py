@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,6 +13,13 @@ from interlock.storage.contract import Store
 from tests.support.postgres import Postgres
 from tests.support.postgres import postgres as running_postgres
 from tests.support.stores import ENGINES, ManualClock, make_template, open_store
+
+LONGEST: Final = ("cluster", "model", "process")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders with the longest tests first, so that at the end no process waits for one of them."""
+    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
 
 
 @pytest.fixture(scope="session")

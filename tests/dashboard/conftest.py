@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from playwright.async_api import Browser, async_playwright, expect
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, async_playwright, expect
 
 from interlock.api.app import create_app
 from interlock.api.options import Options
@@ -33,11 +34,19 @@ from tests.api.rig import resolved_to_nowhere
 from tests.contract.conftest import database, place  # noqa: F401 - fixtures
 from tests.dashboard import scene
 from tests.dashboard.scene import Scene
+from tests.support.loops import share_the_loop_of_their_file
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
-expect.set_options(timeout=60_000)  # a condition is waited for, however slow the machine
+PATIENCE_MS: Final = 240_000  # what is waited for comes in a moment, or on a busy machine in minutes
+expect.set_options(timeout=PATIENCE_MS)
 KEY: Final = b"the key of every server of one database"
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Whoever looks with the browser of its file, or at a server, runs in the loop of its file."""
+    ours = (item for item in items if Path(__file__).parent in item.path.parents)
+    share_the_loop_of_their_file(item for item in ours if {"chromium", "store"} & {*getattr(item, "fixturenames", ())})
 
 
 class Ticks:
@@ -65,7 +74,7 @@ class Board:
         return (await self.engine.tokens.create(admin, TokenRequest(roles=list(roles)))).text
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def store(engine: str, place: str, clock: ManualClock, postgres: Postgres) -> Store:  # noqa: F811
     """A store that is closed with the engine that is served over it."""
     if engine == "sqlite":
@@ -109,20 +118,20 @@ def tenant(request: pytest.FixtureRequest) -> str:
     return f"tenant-{abs(hash(request.node.nodeid)) % 10**9}"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def board(store: Store, clock: ManualClock, tmp_path: Path, tenant: str) -> AsyncIterator[Board]:
     async with serving(store, clock, tmp_path / "artifacts", auth=False, tenant=tenant) as served:
         yield served
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def guarded(store: Store, clock: ManualClock, tmp_path: Path, tenant: str) -> AsyncIterator[Board]:
     """The same with auth on."""
     async with serving(store, clock, tmp_path / "artifacts", auth=True, tenant=tenant) as served:
         yield served
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def stage(board: Board, tenant: str) -> Scene:
     return await scene.play(board.engine, tenant)
 
@@ -136,9 +145,9 @@ def album(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return album
 
 
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    """A real browser; without one these tests fail, they are not skipped."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def launched() -> AsyncIterator[Browser]:
+    """One browser for the tests of a file: to start it costs more than most of them."""
     found = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium")
     assert found is not None, "the dashboard is tested in Chromium: install it, or name it in CHROMIUM_PATH"
     async with async_playwright() as playwright:
@@ -147,3 +156,18 @@ async def chromium() -> AsyncIterator[Browser]:
             yield browser
         finally:
             await browser.close()
+
+
+async def patient(chromium: Browser, **options: Any) -> BrowserContext:
+    """A new context that waits for as long as a busy machine may take."""
+    context = await chromium.new_context(**options)
+    context.set_default_timeout(PATIENCE_MS)
+    return context
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chromium(launched: Browser) -> AsyncIterator[Browser]:
+    """A real browser without a page; without one these tests fail, they are not skipped."""
+    yield launched
+    for context in tuple(launched.contexts):
+        await context.close()

@@ -15,7 +15,7 @@ from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS
 from interlock.domain.principal import local
 from interlock.wire import TokenRequest
 from tests.dashboard import scene
-from tests.dashboard.conftest import Board, a_server
+from tests.dashboard.conftest import Board, a_server, patient
 from tests.dashboard.scene import Scene
 from tests.dashboard.test_walk import DOWNLOADED
 
@@ -23,7 +23,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
 async def signed_in(board: Board, chromium: Browser, token: str) -> Page:
-    page = await (await chromium.new_context(java_script_enabled=False)).new_page()
+    page = await (await patient(chromium, java_script_enabled=False)).new_page()
     await page.goto(f"{board.url}/sign-in")
     await page.get_by_label("Token").fill(token)
     await page.get_by_role("button", name="Sign in").click()
@@ -36,7 +36,7 @@ async def test_a_session_begins_with_a_token_and_ends_when_asked_or_idle(
     page = await signed_in(guarded, chromium, "ilk_wrong")
     assert "lets nobody in" in await page.inner_text("main")
 
-    page = await (await chromium.new_context(java_script_enabled=False)).new_page()
+    page = await (await patient(chromium, java_script_enabled=False)).new_page()
     await page.goto(f"{guarded.url}/jobs?status=running")
     await page.get_by_label("Token").fill(await guarded.token("read", tenant=tenant))
     await page.get_by_role("button", name="Sign in").click()

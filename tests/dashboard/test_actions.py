@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
-import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
@@ -15,7 +15,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from interlock.wire import JobRequest
-from tests.dashboard.conftest import Board
+from tests.dashboard.conftest import Board, patient
 from tests.dashboard.scene import Scene
 
 PRESSED = {
@@ -31,9 +31,9 @@ def test_every_action_of_the_table_is_pressed_somewhere() -> None:
     assert {page.path for page in pages() if page.method == "POST"} == PRESSED
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def page(chromium: Browser) -> AsyncIterator[Page]:
-    context = await chromium.new_context(java_script_enabled=False)
+    context = await patient(chromium, java_script_enabled=False)
     yield await context.new_page()
     await context.close()
 
@@ -160,7 +160,7 @@ async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Boar
 
 
 async def test_a_link_is_minted_once_and_its_bearer_denies(board: Board, stage: Scene, chromium: Browser) -> None:
-    page = await (await chromium.new_context()).new_page()
+    page = await (await patient(chromium)).new_page()
     sent: list[str] = []
     page.on("request", lambda asked: sent.append(asked.url))
     await page.goto(f"{board.url}/approvals/{stage.gate}")

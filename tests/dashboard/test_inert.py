@@ -28,7 +28,7 @@ from interlock.domain.webhook import MOST_SUBSCRIPTIONS, Mode
 from interlock.engine.engine import Engine
 from interlock.engine.webhooks import SubscriptionRequest
 from interlock.wire import AgentName, JobRequest, TokenRequest, new_id
-from tests.dashboard.conftest import Board
+from tests.dashboard.conftest import Board, patient
 from tests.dashboard.corpus import CORPUS
 
 LISTS = ("/jobs", "/approvals", "/agents", "/workers", "/tokens", "/webhooks", "/webhooks/deliveries")
@@ -185,7 +185,7 @@ async def test_no_page_is_made_of_anything_else_when_the_text_is_hostile(
             lists.append(path)
     assert [hostile for hostile in CORPUS if as_shown(hostile) not in shown] == []
 
-    page = await (await chromium.new_context()).new_page()
+    page = await (await patient(chromium)).new_page()
     faults: list[str] = []
     page.on("request", lambda asked: None if asked.url.startswith(board.url) else faults.append(asked.url))
     page.on("dialog", lambda dialog: faults.append(dialog.message))

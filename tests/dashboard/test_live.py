@@ -11,12 +11,12 @@ from interlock.dashboard.tail import SHOWN, tail
 from interlock.domain.principal import local
 from interlock.domain.progress import Event, Level, Report
 from interlock.wire import new_id
-from tests.dashboard.conftest import Board
+from tests.dashboard.conftest import Board, patient
 from tests.dashboard.scene import Scene
 
 
 async def opened(board: Board, chromium: Browser, path: str) -> Page:
-    page = await (await chromium.new_context()).new_page()
+    page = await (await patient(chromium)).new_page()
     await page.goto(board.url + path)
     return page
 

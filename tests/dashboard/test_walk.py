@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
-from tests.dashboard.conftest import Board
+from tests.dashboard.conftest import Board, patient
 from tests.dashboard.scene import Scene
 
 # A page that is not here fails the walk; what is downloaded is not looked at but kept.
@@ -34,7 +34,7 @@ def test_every_page_of_the_table_is_on_the_list() -> None:
 async def test_every_page_shows_itself_and_takes_nothing_from_outside(
     board: Board, stage: Scene, chromium: Browser, script: bool, album: Path
 ) -> None:
-    context = await chromium.new_context(java_script_enabled=script)
+    context = await patient(chromium, java_script_enabled=script)
     page = await context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -58,7 +58,7 @@ async def test_every_page_shows_itself_and_takes_nothing_from_outside(
 
 
 async def test_no_page_is_wider_than_a_phone(board: Board, stage: Scene, chromium: Browser, album: Path) -> None:
-    context = await chromium.new_context(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    context = await patient(chromium, viewport={"width": 360, "height": 740}, color_scheme="dark")
     page = await context.new_page()
 
     for path in sorted(LOOKED_AT):
@@ -68,7 +68,7 @@ async def test_no_page_is_wider_than_a_phone(board: Board, stage: Scene, chromiu
 
 
 async def test_every_field_has_a_label_and_every_button_a_name(board: Board, stage: Scene, chromium: Browser) -> None:
-    page = await (await chromium.new_context()).new_page()
+    page = await (await patient(chromium)).new_page()
     unnamed = """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button, a")]
         .filter(one => !(one.labels?.length || one.textContent.trim() || one.getAttribute("aria-label")))
         .map(one => one.outerHTML)"""
@@ -79,7 +79,7 @@ async def test_every_field_has_a_label_and_every_button_a_name(board: Board, sta
 
 
 async def test_downloads_are_kept_and_never_shown(board: Board, stage: Scene, chromium: Browser) -> None:
-    context = await chromium.new_context()
+    context = await patient(chromium)
     for path in sorted(DOWNLOADED):
         answer = await context.request.get(board.url + stage.fill(path))
         assert answer.status == 200, path

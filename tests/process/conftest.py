@@ -17,7 +17,7 @@ from interlock.storage.contract import Store
 from tests.process.acts import TENANT
 from tests.support.crew import Place, preload
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, fresh_database
+from tests.support.stores import APP_LOGIN, empty_database
 from tests.support.truth import check_history, check_postgres, check_sqlite
 
 preload(
@@ -108,7 +108,7 @@ async def judge(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterato
         finally:
             await store.close()
         return
-    async with fresh_database(postgres) as name:
+    async with empty_database(postgres) as name:
         place = Place("postgres", postgres.dsn(name, user=APP_LOGIN))
         store = await place.open()
         try:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from interlock.domain.approval import Ballot, Decision, GateFilter, GateStatus, OpenGate
 from interlock.domain.decide import Complete, Fail, Release
+from interlock.domain.edit import Edit
 from interlock.domain.job import Beat, Enqueued, Job, NewJob, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Event, Level, Report, Step
@@ -23,6 +24,8 @@ from tests.support.crew import failed
 STALE_SECONDS: Final = 0.05
 FRESH_SECONDS: Final = 0.03
 MOST_JOBS: Final = 120
+PARKED: Final = 30
+FAR: Final = 4_000_000_000_000_000  # some day in 2096
 AGENT: Final[dict[str, Any]] = {"agent_kind": "planner", "agent_id": "one"}
 
 
@@ -53,6 +56,7 @@ class Load:
         self.ended: dict[str, str] = {}  # how jobs ended, as the workers were told
         self.granted: set[tuple[str, int]] = set()
         self.rounds = 0
+        self.edited: dict[str, int] = {}  # versions of jobs that wait all the time, as their editor was told
         self._stopping = False
 
     async def run(self) -> None:
@@ -60,6 +64,7 @@ class Load:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._produce())
             group.create_task(self._approve())
+            group.create_task(self._edit())
             for number in range(2):
                 group.create_task(self._work(f"w{number}"))
 
@@ -79,6 +84,25 @@ class Load:
             assert answer.replayed == (number >= MOST_JOBS)
             self.rounds += 1
             await asyncio.sleep(0.01)
+
+    async def _edit(self) -> None:
+        """Jobs that live through every move, and change all the time."""
+        parked = [NewJob(new_id(), "parked", idempotency_key=f"parked {i}", run_at=FAR) for i in range(PARKED)]
+        for job in parked:
+            (born,) = await self.store.enqueue(self.tenant, [job])
+            assert isinstance(born, Enqueued), born
+            self.born[str(job.idempotency_key)] = born.id
+        for number in itertools.count():
+            if self._stopping:
+                return
+            id = parked[number % PARKED].id
+            version = self.edited.get(id, 1)
+            order = Edit(id, "user:ada", priority=1 + number // PARKED % 2, expected_version=version)
+            (receipt,) = await self.store.carry_out(self.tenant, [order])
+            assert not isinstance(receipt, Refused), receipt
+            assert receipt.version == version + 1
+            self.edited[id] = receipt.version
+            await asyncio.sleep(0.02)
 
     async def _work(self, worker: str) -> None:
         ask = ClaimAsk(worker, limit=2, lease_seconds=600.0)

@@ -132,17 +132,7 @@ def killed_at_some_moment(member: Member, dice: random.Random) -> list[tuple[str
     while times:
         told.append(member.receive())
         times -= told[-1][0] == "before"
-    end = time.perf_counter() + dice.uniform(0, LONGEST_WAIT)
-    while time.perf_counter() < end:  # a moment, not a wait: nothing depends on its length
-        pass
-    member.signal(signal.SIGKILL)
-    member.wait()
-    while member.pipe.poll(0):
-        try:
-            told.append(member.pipe.recv())
-        except EOFError:
-            break
-    return told
+    return told + member.kill_within(dice.uniform(0, LONGEST_WAIT))
 
 
 class HaltingDirectory(Directory):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import signal
-import time
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
@@ -63,16 +61,7 @@ def kill_in(member: Member, verb: str, ledger: Ledger, dice: random.Random) -> s
         when, what, facts = member.receive()
         ledger.note(when, what, facts)
         last = (when, what)
-    end = time.perf_counter() + dice.uniform(0, LONGEST_WAIT)
-    while time.perf_counter() < end:  # a moment, not a wait: nothing depends on its length
-        pass
-    member.signal(signal.SIGKILL)
-    member.wait()
-    while member.pipe.poll(0):
-        try:
-            when, what, facts = member.pipe.recv()
-        except EOFError:
-            break
+    for when, what, facts in member.kill_within(dice.uniform(0, LONGEST_WAIT)):
         ledger.note(when, what, facts)
         last = (when, what)
     return f"in {last[1]}" if last[0] == "before" else f"after {last[1]}"

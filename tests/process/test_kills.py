@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 import signal
-import time
 from collections import Counter, deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -78,16 +77,7 @@ def kill_at_some_moment(member: Member, number: int, book: Book, dice: random.Ra
         note(when, what, facts)
         last = (when, what)
         times -= last == ("before", verb)
-    end = time.perf_counter() + dice.uniform(0, LONGEST_WAIT)
-    while time.perf_counter() < end:  # a moment, not a wait: nothing depends on its length
-        pass
-    member.signal(signal.SIGKILL)
-    member.wait()
-    while member.pipe.poll(0):
-        try:
-            when, what, facts = member.pipe.recv()
-        except EOFError:
-            break
+    for when, what, facts in member.kill_within(dice.uniform(0, LONGEST_WAIT)):
         note(when, what, facts)
         last = (when, what)
     return f"in {last[1]}" if last[0] == "before" else f"after {last[1]}"

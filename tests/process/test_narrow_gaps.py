@@ -20,7 +20,7 @@ from tests.process.acts import TENANT
 from tests.process.conftest import new_id
 from tests.support.crew import until
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, fresh_database
+from tests.support.stores import APP_LOGIN, empty_database
 from tests.support.truth import check_postgres, check_sqlite
 
 GATE = 4711
@@ -43,7 +43,7 @@ async def gated(
     postgres: Postgres,
 ) -> AsyncIterator[tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]]]:
     """A quick store, a slow one, and the gatekeeper's connection."""
-    async with fresh_database(postgres) as name:
+    async with empty_database(postgres) as name:
         keeper = await asyncpg.connect(postgres.dsn(name))
         await keeper.execute(GATED)
         dsn = postgres.dsn(name, user=APP_LOGIN)

@@ -121,6 +121,7 @@ async def check(store: Store, load: Load, owner: str) -> None:
     assert sorted(job.id for job in jobs) == sorted(load.born.values())
     by_id = {job.id: job for job in jobs}
     assert {id: by_id[id].status for id in load.ended} == load.ended
+    assert {id: by_id[id].version for id in load.edited} == load.edited
     assert load.ended
     for job in jobs:
         check_history(job, await store.history(TENANT, job.id))

@@ -30,7 +30,7 @@ async def main(url: str, jobs: int) -> None:
         if url.startswith("postgresql"):
             await _vacuum(url)
         began = time.perf_counter()
-        await Worker(app, concurrency=100, prefetch=100).run(drain=True)
+        await Worker(app, concurrency=100, prefetch=400).run(drain=True)
         seconds = time.perf_counter() - began
     print(json.dumps({"done": done, "seconds": seconds}))
 
