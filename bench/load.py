@@ -33,7 +33,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done within the time: jobs, and the milliseconds that each round trip, or whole cycle, took."""
+    """What was done within the time: jobs, and the milliseconds that each call took."""
 
     jobs: int
     seconds: float
@@ -72,6 +72,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._buffer = b""
         self._answer: asyncio.Future[bytes] | None = None
+        self.calls: list[tuple[float, float]] = []  # when each began and ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
@@ -95,11 +96,13 @@ class Connection(asyncio.Protocol):
     async def post(self, path: str, body: bytes) -> bytes:
         """The body of an answer that must be a success."""
         self._answer = asyncio.get_running_loop().create_future()
+        began = time.perf_counter()
         self._transport.write(
             b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
             % (path.encode(), len(body), body)
         )
         answer = await self._answer
+        self.calls.append((began, time.perf_counter()))
         head, _, found = answer.partition(_END)
         if not head.startswith(b"HTTP/1.1 20"):
             raise LoadFailed(f"POST {path}: {answer[:500].decode()}")
@@ -165,7 +168,6 @@ async def run(order: Order) -> Outcome:
         callers.append(Caller(connection, number, order.batch, turn))
     start = time.perf_counter() + order.warm_seconds
     end = start + order.seconds
-    took: list[float] = []
     done = 0
 
     async def keep_busy(caller: Caller) -> None:
@@ -173,9 +175,7 @@ async def run(order: Order) -> Outcome:
         act = caller.create if order.kind == "create" else caller.cycle
         while (began := time.perf_counter()) < end:
             jobs = await act()
-            ended = time.perf_counter()
-            if began >= start and ended <= end:
-                took.append((ended - began) * 1000)
+            if began >= start and time.perf_counter() <= end:
                 done += jobs
 
     try:
@@ -183,7 +183,9 @@ async def run(order: Order) -> Outcome:
     finally:
         for connection in connections:
             connection.close()
-    return Outcome(jobs=done, seconds=order.seconds, milliseconds=sorted(took))
+    calls = (call for connection in connections for call in connection.calls)
+    took = sorted((ended - began) * 1000 for began, ended in calls if began >= start and ended <= end)
+    return Outcome(jobs=done, seconds=order.seconds, milliseconds=took)
 
 
 def _fence(job: _Job) -> int:
