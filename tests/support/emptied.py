@@ -40,9 +40,9 @@ select md5(string_agg(part, ' ' order by part)) from (
 _LEFT_BEHIND: Final = """
 select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
 """
-_FIRST_NUMBERS: Final = """
-select setval(format('interlock.%I', sequencename), start_value, false) from pg_sequences
-where schemaname = 'interlock' and last_value is not null
+_NUMBERS: Final = """
+select format('interlock.%I', sequencename), coalesce(last_value, start_value), last_value is not null from pg_sequences
+where schemaname = 'interlock'
 """
 
 _numbers = itertools.count(1)
@@ -50,13 +50,14 @@ _idle: WeakKeyDictionary[Postgres, dict[str, list[Emptied]]] = WeakKeyDictionary
 
 
 class Emptied(NamedTuple):
-    """A copy of a template: its schema, the tables that start without a row, and the rows of the others."""
+    """A copy of a template: its schema, the tables that start without a row, the rows of the others, its sequences."""
 
     name: str
     template: str
     shape: str
     empty_tables: tuple[str, ...]
     first_rows: dict[str, list[str]]
+    first_numbers: list[tuple[str, int, bool]]  # a shard's begin where its number puts them
 
 
 @asynccontextmanager
@@ -101,10 +102,11 @@ async def _make(postgres: Postgres, template: str) -> Emptied:
         tables = [row[0] for row in await connection.fetch(_TABLES)]
         rows = await _rows(connection, tables)
         shape = await connection.fetchval(_SHAPE)
+        numbers = [(row[0], row[1], row[2]) for row in await connection.fetch(_NUMBERS)]
     finally:
         await connection.close()
     empty = tuple(table for table in tables if not rows[table])
-    return Emptied(name, template, shape, empty, {table: rows[table] for table in tables if rows[table]})
+    return Emptied(name, template, shape, empty, {table: rows[table] for table in tables if rows[table]}, numbers)
 
 
 async def _empty(postgres: Postgres, database: Emptied) -> bool:
@@ -120,7 +122,7 @@ async def _empty(postgres: Postgres, database: Emptied) -> bool:
             return False
         deletions = "; ".join(f"delete from {table}" for table in database.empty_tables)
         await connection.execute(f"begin; set local session_replication_role = replica; {deletions}; commit")
-        await connection.execute(_FIRST_NUMBERS)
+        await connection.executemany("select setval($1::text::regclass, $2, $3)", database.first_numbers)
         return True
     finally:
         await connection.close()
