@@ -165,6 +165,8 @@ async def test_counts_of_a_type_are_added_up(wide: Desk, spread: Spread) -> None
     await wide.do(complete(first))
     (stats,) = await wide.store.stats(wide.tenant)
     assert (stats.ready, stats.in_progress, stats.succeeded) == (4, 1, 1)
+    (minute,) = await wide.store.minutes(wide.tenant)
+    assert minute[2:] == (4, 1, 6, 1, 0)
     await wide.store.pause(wide.tenant, "work", actor="user:ada", reason="rest")
     (stats,) = await wide.store.stats(wide.tenant)
     assert stats.paused_by == "user:ada"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Location, Status
-from interlock.domain.registry import Agent, QueueStats
+from interlock.domain.operations import PruneOrder
+from interlock.domain.registry import Agent, Minute, QueueStats
+from interlock.wire import new_id
 from tests.contract.builders import FIXED, Desk, cancel, complete, fail, new_job, release
+
+MINUTE = 60_000_000
 
 
 async def stats(desk: Desk, type: str = "work") -> QueueStats:
@@ -121,3 +125,66 @@ async def test_a_pause_is_shown_with_who_and_why(desk: Desk) -> None:
 async def test_tenants_count_for_themselves(desk: Desk, rival: Desk) -> None:
     await desk.add()
     assert await rival.store.stats(rival.tenant) == []
+    assert await rival.store.minutes(rival.tenant) == []
+
+
+async def net(desk: Desk) -> dict[int, Minute]:
+    """What moved, by how many minutes ago; -1 is all that was before the hour."""
+    present = desk.clock.now // MINUTE
+    rows = await desk.store.minutes(desk.tenant)
+    return {present - row.minute // MINUTE if row.minute else -1: row for row in rows}
+
+
+async def test_the_minutes_of_the_last_hour_tell_what_moved(desk: Desk) -> None:
+    desk.clock.advance(-(desk.clock.now % MINUTE) / 1_000_000)
+    assert await desk.store.minutes(desk.tenant) == []
+    await desk.add_all([new_job(max_attempts=2, backoff=FIXED) for _ in range(5)])
+    first, second, third, fourth = await desk.claim(limit=4)
+    desk.clock.advance(60)
+    await desk.do(complete(first))
+    await desk.do(fail(second))
+    await desk.do(fail(third, retryable=False))
+    desk.clock.advance(120)
+    await desk.do(cancel(fourth.id, force=True))
+    await desk.add(type="other")
+    now = desk.clock.now
+    assert await desk.store.minutes(desk.tenant) == [
+        Minute("other", now, waiting=1, enqueued=1),
+        Minute("work", now - 3 * MINUTE, waiting=1, running=4, enqueued=5),
+        Minute("work", now - 2 * MINUTE, waiting=1, running=-3, succeeded=1, failed=2),
+        Minute("work", now, running=-1),
+    ]
+
+
+async def test_folding_loses_no_minute_of_the_last_hour(desk: Desk) -> None:
+    desk.clock.advance(-(desk.clock.now % MINUTE) / 1_000_000)
+    for _ in range(63):
+        await desk.add_all([new_job() for _ in range(2)])
+        for job in await desk.claim():
+            await desk.do(complete(job))
+        desk.clock.advance(60)
+    desk.clock.advance(-0.000001)  # the very end of the last minute in which something moved
+    before = await net(desk)
+    assert sorted(before) == list(range(-1, 60))
+    assert {(row.waiting, row.running, row.enqueued, row.succeeded) for ago, row in before.items() if ago >= 0} == {
+        (1, 0, 2, 1)
+    }
+    assert before[-1] == Minute("work", 0, waiting=3, enqueued=6, succeeded=3)
+    for _ in range(2):
+        await desk.store.fold_tallies(1, 100)
+    assert await net(desk) == before
+    assert sum(row.waiting for row in before.values()) == (await agree(desk)).ready
+    desk.clock.advance(3600)
+    await desk.store.fold_tallies(1, 100)
+    assert await desk.store.minutes(desk.tenant) == [Minute("work", 0, waiting=63, enqueued=126, succeeded=63)]
+
+
+async def test_a_deleted_job_leaves_the_minutes_in_which_it_moved(desk: Desk) -> None:
+    await desk.add()
+    (job,) = await desk.claim()
+    await desk.do(complete(job))
+    before = await desk.store.minutes(desk.tenant)
+    desk.clock.advance(61)
+    await desk.store.prune(desk.tenant, PruneOrder(new_id(), "user:ada", desk.clock.now, 0, 10))
+    assert (await stats(desk)).succeeded == 0
+    assert await desk.store.minutes(desk.tenant) == before

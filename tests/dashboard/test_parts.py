@@ -11,7 +11,6 @@ from interlock.dashboard import forms, plots, values
 from interlock.dashboard.guesses import MOST_ADDRESSES, MOST_GUESSES, WINDOW_SECONDS, Guesses
 from interlock.dashboard.pages.session import local_path
 from interlock.dashboard.render import inert, span
-from interlock.dashboard.samples import KEPT, Samples
 from interlock.dashboard.sessions import IDLE_SECONDS, LONGEST_SECONDS, Session, Sessions
 from interlock.dashboard.web import Fields
 from interlock.domain.registry import QueueStats
@@ -183,41 +182,12 @@ def test_a_large_value_is_shown_by_its_beginning(text: str) -> None:
     assert tree.size == len(text)
 
 
-def test_a_plot_stays_in_its_box() -> None:
-    line = plots.line([0, 5, 1000, 3])
-    assert line is not None
-    points = [tuple(map(float, point.split(","))) for point in line.line[1:].split(" L")]
-    assert all(0 <= x <= plots.WIDTH and 0 <= y <= plots.HEIGHT for x, y in points)
-    assert points[-1][0] == pytest.approx(plots.WIDTH, abs=0.1)
-    assert plots.line([1]) is None
-
-
 def test_every_part_of_a_bar_can_be_seen_and_all_fit() -> None:
     parts = plots.bar(QueueStats("t", ready=1_000_000, dead_letter=1))
     assert [part.name for part in parts] == ["ready", "dead_letter"]
     assert min(part.width for part in parts) >= 3
     assert parts[-1].x + parts[-1].width == pytest.approx(100, abs=0.1)
     assert plots.bar(QueueStats("t")) == []
-
-
-def test_a_flow_has_a_plot_for_depth_running_ended_and_age() -> None:
-    samples = Samples()
-    for second in (0, 2, 4):
-        queue = QueueStats("t", ready=second, in_progress=1, succeeded_per_minute=3.0, oldest_ready_at=0)
-        samples.add("a", [queue, QueueStats("u")], second * 1_000_000)
-    flow = plots.flow(samples.of("a", "t"))
-    assert [line.top for line in flow if line is not None] == [4.0, 1.0, 3.0, 4.0]
-    assert samples.all("a")[-1].oldest_seconds == 4.0  # the oldest of all, not a sum
-    assert plots.flow([]) == (None, None, None, None)
-
-
-def test_samples_are_few_and_of_one_tenant() -> None:
-    samples = Samples()
-    for second in range(1000):
-        samples.add("a", [QueueStats("t", ready=second), QueueStats("u", ready=1)], second * 1_000_000)
-    assert len(samples.of("a", "t")) == KEPT
-    assert samples.all("a")[-1].waiting == samples.of("a", "t")[-1].waiting + 1
-    assert samples.of("b", "t") == ()
 
 
 def test_text_that_would_deceive_the_eye_is_spelled_out() -> None:

@@ -22,7 +22,7 @@ from interlock.domain.decide import Complete, Expire, Order, PassDeadline, Relea
 from interlock.domain.job import Enqueued, Filter, Job, NewJob, Refused
 from interlock.domain.lifecycle import Location, Status
 from interlock.domain.policy import ClaimAsk
-from interlock.domain.registry import Agent, QueueStats
+from interlock.domain.registry import Agent, Minute, QueueStats
 from interlock.domain.retry import Backoff
 from interlock.storage.chains import head
 from interlock.storage.contract import Store
@@ -293,7 +293,11 @@ class Twins(RuleBasedStateMachine):
                 if queue != QueueStats(queue.type)
             ]
 
+        async def by_minute(store: Store) -> list[Minute]:
+            return sorted(await store.minutes(self.tenant))
+
         self.both(by_type)
+        self.both(by_minute)
 
     @rule()
     def sweep(self) -> None:

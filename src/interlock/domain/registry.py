@@ -67,6 +67,21 @@ class Registry(NamedTuple):
     types: Mapping[str, JobType]
 
 
+class Minute(NamedTuple):
+    """How the jobs of one type moved within a minute; minute 0 is all the time before the last hour.
+
+    `waiting` and `running` are by how many they became more or fewer; a failed try counts as failed, as in the rates.
+    """
+
+    type: str
+    minute: int
+    waiting: int = 0
+    running: int = 0
+    enqueued: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
 class QueueStats(NamedTuple):
     """How many jobs of one type are where, and how they move."""
 

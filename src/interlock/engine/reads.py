@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from interlock.domain.job import Filter, HistoryRow, Job
-from interlock.domain.registry import QueueStats
+from interlock.domain.registry import Minute, QueueStats
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Fitness, Store, Verdict
 
@@ -45,6 +45,10 @@ class Reads:
     async def queues(self, tenant: str) -> list[QueueStats]:
         """How many jobs of each type are where, as of one moment."""
         return await self._store.stats(tenant)
+
+    async def minutes(self, tenant: str) -> list[Minute]:
+        """What moved within the last hour, by type and minute."""
+        return await self._store.minutes(tenant)
 
     async def queue(self, tenant: str, type: str) -> QueueStats:
         stats = await self._store.stats(tenant, type)

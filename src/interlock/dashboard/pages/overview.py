@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from interlock.dashboard import plots
-from interlock.dashboard.samples import Samples
+from interlock.dashboard.ages import Ages, known
+from interlock.dashboard.hour import hour, how_many
 from interlock.dashboard.web import Ask, Pages, Reply, View, show
 from interlock.domain.approval import GateFilter, GateStatus
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.registry import QueueStats
+from interlock.domain.registry import Minute, QueueStats
 from interlock.engine.engine import Engine
 from interlock.errors import NotFound
 
@@ -22,21 +24,22 @@ pages = Pages()
 FEW: Final = 5
 MOST_WORKERS: Final = 20
 STALE_SECONDS: Final = 300.0
-_watched: WeakKeyDictionary[Engine, Samples] = WeakKeyDictionary()
+_seen: WeakKeyDictionary[Engine, Ages] = WeakKeyDictionary()
 
 
 @pages.get("/")
 async def overview(ask: Ask) -> View | Reply:
     """Show what goes on."""
     reads, tenant = ask.engine.reads, ask.tenant
-    queues, gates, dead, stale, workers = await asyncio.gather(
+    queues, minutes, gates, dead, stale, workers = await asyncio.gather(
         reads.queues(tenant),
+        reads.minutes(tenant),
         ask.engine.gates.list(tenant, GateFilter(status=GateStatus.OPEN, limit=FEW)),
         reads.jobs(tenant, Filter(statuses=(Status.DEAD_LETTER,), limit=FEW)),
         reads.jobs(tenant, Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=FEW)),
         ask.engine.workers.seen(tenant, limit=MOST_WORKERS),
     )
-    samples = samples_of(ask, queues)
+    span = how_many(minutes, ask.now)
     busy = await known_jobs(ask, [id for worker in workers for id in worker.job_ids[:3]])
     return show(
         "overview.html",
@@ -46,19 +49,31 @@ async def overview(ask: Ask) -> View | Reply:
         stale_seconds=STALE_SECONDS,
         totals=_totals(queues),
         oldest=min((queue.oldest_ready_at for queue in queues if queue.oldest_ready_at), default=None),
-        flow=plots.flow(samples.all(tenant)),
-        queues=[(queue, plots.bar(queue), plots.flow(samples.of(tenant, queue.type))) for queue in queues],
+        minutes=span,
+        flow=plots.flow(hour(minutes, ask.now, span)),
+        queues=drawn(ask, queues, minutes),
         workers=workers,
         busy=busy,
         unreachable=sorted(await reads.unreachable()),
     )
 
 
-def samples_of(ask: Ask, queues: Sequence[QueueStats]) -> Samples:
-    """The plots' memory of this engine, with the present in it."""
-    samples = _watched.setdefault(ask.engine, Samples())
-    samples.add(ask.tenant, queues, ask.now)
-    return samples
+def drawn(
+    ask: Ask, queues: Sequence[QueueStats], minutes: Sequence[Minute]
+) -> list[tuple[QueueStats, list[plots.Part], plots.Flow]]:
+    """Each queue with where its jobs are and how they moved."""
+    ages = _seen.setdefault(ask.engine, Ages())
+    ages.note(ask.tenant, queues, ask.now)
+    span = how_many(minutes, ask.now)
+    by_type: dict[str, list[Minute]] = defaultdict(list)
+    for row in minutes:
+        by_type[row.type].append(row)
+    rows = []
+    for queue in queues:
+        moved = hour(by_type[queue.type], ask.now, span)
+        old = known(queue, ages.of(ask.tenant, queue.type), moved.waiting, ask.now)
+        rows.append((queue, plots.bar(queue), plots.flow(moved, old)))
+    return rows
 
 
 async def known_jobs(ask: Ask, ids: Sequence[str]) -> dict[str, Job]:
@@ -71,5 +86,13 @@ async def known_jobs(ask: Ask, ids: Sequence[str]) -> dict[str, Job]:
 
 def _totals(queues: Sequence[QueueStats]) -> dict[str, Any]:
     """The counts and rates of all queues together."""
-    names = [*plots.PARTS, "succeeded", "failed", "succeeded_per_minute", "failed_per_minute", "enqueued_per_minute"]
+    names = [
+        *plots.PARTS,
+        "succeeded",
+        "failed",
+        "succeeded_per_minute",
+        "failed_per_minute",
+        "enqueued_per_minute",
+        "started_per_minute",
+    ]
     return {name: sum(getattr(queue, name) for queue in queues) for name in names}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from interlock.dashboard import plots
-from interlock.dashboard.pages.overview import samples_of
+import asyncio
+
+from interlock.dashboard.hour import how_many
+from interlock.dashboard.pages.overview import drawn
 from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
 
 pages = Pages()
@@ -12,10 +14,9 @@ pages = Pages()
 @pages.get("/queues")
 async def queues(ask: Ask) -> View | Reply:
     """List the queues."""
-    found = await ask.engine.reads.queues(ask.tenant)
-    samples = samples_of(ask, found)
-    rows = [(queue, plots.bar(queue), plots.flow(samples.of(ask.tenant, queue.type))) for queue in found]
-    return show("queues.html", queues=rows)
+    reads = ask.engine.reads
+    found, minutes = await asyncio.gather(reads.queues(ask.tenant), reads.minutes(ask.tenant))
+    return show("queues.html", queues=drawn(ask, found, minutes), minutes=how_many(minutes, ask.now))
 
 
 @pages.post("/queues/{type}/pause", roles=["operate"])

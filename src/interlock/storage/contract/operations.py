@@ -7,10 +7,11 @@ from typing import Protocol
 
 from interlock.domain.job import Enqueued, Refused
 from interlock.domain.operations import Child, Prune, PrunedStep, PruneOrder, Redrive
+from interlock.domain.registry import Minute
 
 
 class OperationStore(Protocol):
-    """The part of a store that does ended jobs again, walks trees of jobs, and deletes what is old."""
+    """The part of a store that redoes ended jobs, walks trees of jobs, deletes what is old, and tells what moved."""
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
@@ -38,6 +39,10 @@ class OperationStore(Protocol):
 
     async def tenants(self) -> list[str]:
         """Everybody who has a job."""
+        ...
+
+    async def minutes(self, tenant: str) -> list[Minute]:
+        """What moved within the last 60 minutes, this one too, by type and time; at most 61 rows for each type."""
         ...
 
     async def note_stretches(self, jobs: int, limit: int) -> int:

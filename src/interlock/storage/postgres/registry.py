@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from interlock.domain.registry import Agent, Defaults, JobType, QueueStats, Registry
+from interlock.domain.registry import Agent, Defaults, JobType, Minute, QueueStats, Registry
 from interlock.errors import AgentInUse
 from interlock.storage.postgres.connection import call
 
@@ -67,6 +67,9 @@ class RegistryVerbs(ABC):
 
     async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
         return [QueueStats._make(row) for row in await self._fetch(call("stats", 2), tenant, type)]
+
+    async def minutes(self, tenant: str) -> list[Minute]:
+        return [Minute._make(row) for row in await self._fetch(call("minutes", 1), tenant)]
 
     async def join_lines(self, limit: int) -> int:
         tenants = await self._fetch("select * from interlock.due_lines(interlock.clock(), $1)", limit)

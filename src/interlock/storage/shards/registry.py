@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from interlock.domain.presence import Presence, Sighting
-from interlock.domain.registry import Agent, JobType, QueueStats, Registry
+from interlock.domain.registry import Agent, JobType, Minute, QueueStats, Registry
 from interlock.domain.why import Circumstances
 from interlock.storage.shards.routing import Routing
 
@@ -55,6 +55,15 @@ class RegistryRoutes(Routing):
             there = by_type.get(stats.type)
             by_type[stats.type] = stats if there is None else together(there, stats)
         return [by_type[name] for name in sorted(by_type)]
+
+    async def minutes(self, tenant: str) -> list[Minute]:
+        pages = await self._each(tenant, lambda store: store.minutes(tenant))
+        if len(pages) == 1:
+            return pages[0]
+        counts: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+        for type, minute, *moved in itertools.chain(*pages):
+            counts.setdefault((type, minute), []).append(tuple(moved))
+        return [Minute(*key, *map(sum, zip(*counts[key], strict=True))) for key in sorted(counts)]
 
     async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
         await self._each(tenant, lambda store: store.note_workers(tenant, sightings))

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from interlock.domain.registry import Agent, Defaults, JobType, QueueStats, Registry
+from interlock.domain.registry import Agent, Defaults, JobType, Minute, QueueStats, Registry
 from interlock.errors import AgentInUse
 from interlock.storage.sqlite import moves
 from interlock.storage.sqlite.connection import Connection
@@ -106,6 +106,14 @@ class RegistryVerbs(ABC):
     async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
         stats = await self.read_settled(tenant, lambda c: _stats(c, tenant))
         return [s for s in stats if type is None or s.type == type]
+
+    async def minutes(self, tenant: str) -> list[Minute]:
+        def read(c: Connection) -> list[Minute]:
+            present = c.read_clock() // moves.MINUTE * moves.MINUTE
+            facts = {"tenant": tenant, "since": _minutes_ago(present, KEPT_MINUTES - 1)}
+            return [Minute(*row) for row in c.rows(_SQL["minutes"], facts)]
+
+        return await self._read(read)
 
     async def read_settled(self, tenant: str, query: Callable[[Connection], T]) -> T:
         """Read, after those jobs have joined their lines whose time has come, so that what is told is true."""

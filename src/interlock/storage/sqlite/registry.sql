@@ -45,6 +45,17 @@ SELECT r.type, y.from_status, y.to_status, sum(y.count), sum(CASE WHEN y.minute 
 FROM tally y CROSS JOIN route r ON r.tenant = y.tenant AND r.no = y.base
 WHERE y.tenant = :tenant GROUP BY r.type, y.from_status, y.to_status;
 
+-- name: minutes
+-- What moved of each type, minute by minute; all that was before the last hour is one. Only ended jobs are deleted, and they tell nothing here.
+SELECT r.type, CASE WHEN y.minute < :since THEN 0 ELSE y.minute END AS at,
+  sum(y.count * ((y.to_status IN ('queued', 'retry')) - (y.from_status IN ('queued', 'retry')))),
+  sum(y.count * ((y.to_status = 'running') - (y.from_status = 'running'))),
+  sum(y.count * (y.from_status = '')),
+  sum(y.count * (y.to_status = 'succeeded')),
+  sum(y.count * (y.to_status IN ('failed', 'dead_letter', 'retry')))
+FROM tally y CROSS JOIN route r ON r.tenant = y.tenant AND r.no = y.base
+WHERE y.tenant = :tenant AND y.to_status <> '' GROUP BY r.type, at ORDER BY r.type, at;
+
 -- name: later
 -- Jobs that are due later, and since when the oldest waits that is due, base by base: first those without repository and key.
 SELECT r.type,

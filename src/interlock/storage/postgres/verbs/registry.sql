@@ -110,6 +110,24 @@ begin
   from old o group by o.tenant, o.type, m, o.from_status, o.to_status having sum(o.count) > 0;
 end $$;
 
+-- What moved of each type, minute by minute; all that was before the last hour is one. Only ended jobs are deleted, and they tell nothing here.
+create or replace function interlock.minutes(p_tenant text)
+returns table (type text, minute timestamptz, waiting bigint, running bigint, enqueued bigint, succeeded bigint, failed bigint) language plpgsql as $$
+declare
+  since timestamptz := date_trunc('minute', interlock.clock()) - interval '59 minutes';
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query
+  select y.type, case when y.minute < since then 'epoch'::timestamptz else y.minute end as at,
+    (coalesce(sum(y.count) filter (where y.to_status in ('queued', 'retry')), 0)
+      - coalesce(sum(y.count) filter (where y.from_status in ('queued', 'retry')), 0))::bigint,
+    (coalesce(sum(y.count) filter (where y.to_status = 'running'), 0) - coalesce(sum(y.count) filter (where y.from_status = 'running'), 0))::bigint,
+    coalesce(sum(y.count) filter (where y.from_status is null), 0)::bigint,
+    coalesce(sum(y.count) filter (where y.to_status = 'succeeded'), 0)::bigint,
+    coalesce(sum(y.count) filter (where y.to_status in ('failed', 'dead_letter', 'retry')), 0)::bigint
+  from interlock.tally y where y.tenant = p_tenant and y.to_status is not null group by y.type, at order by y.type, at;
+end $$;
+
 -- How many jobs of each type are where. All in one statement, so that the counts add up.
 create or replace function interlock.stats(p_tenant text, p_type text)
 returns table (type text, ready bigint, delayed bigint, blocked bigint, in_progress bigint, waiting_for_approval bigint, dead_letter bigint,
