@@ -1,0 +1,197 @@
+"""A tenant whose every field is hostile: the corpus wherever a text is taken, as many strings at once as fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from interlock.domain.approval import Approval, Decision, OpenGate
+from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.decide import Complete, Fail
+from interlock.domain.job import Checkpoint, Job
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import ROLES, Principal, user
+from interlock.domain.progress import Event, Level, Report, Step
+from interlock.domain.webhook import Mode
+from interlock.engine.engine import Engine
+from interlock.engine.webhooks import SubscriptionRequest
+from interlock.wire import AgentName, JobRequest, TokenRequest, new_id
+from tests.dashboard.corpus import CORPUS
+
+Ask = tuple[str, dict[str, str] | None]  # a path, and the form that is sent there if it answers forms
+
+CROWD: Final = AgentName(kind="the whole", id="crowd")
+LONGEST_NAME: Final = 190  # a name has 200 characters, and some get a word of ours before them
+NAMES_OF_A_TOME: Final = 10
+
+
+def packed() -> Iterator[str]:
+    """The corpus as names, each of as many strings as a name has room for."""
+    name = ""
+    for text in CORPUS:
+        if len(name + text) > LONGEST_NAME:
+            yield name
+            name = ""
+        name += text
+    yield name
+
+
+# Shows in how many places of a page a text stands; what addresses and JSON spell otherwise is left out as with the others.
+PLAIN: Final = 'zz plain: "a" / "b" \\ ' + "and on " * 12 + "end"
+NAMES: Final = tuple(packed())
+
+
+@dataclass
+class Planted:
+    """The pages that are about one thing, by what that is."""
+
+    asks: dict[str, list[Ask]] = field(default_factory=dict)
+
+    def add(self, kind: str, path: str, form: dict[str, str] | None = None) -> None:
+        self.asks.setdefault(kind, []).append((path, form))
+
+
+class Planter:
+    """Puts names into every field that there is, one by one where it takes a name, else many at once."""
+
+    def __init__(self, engine: Engine, tenant: str, form_token: str) -> None:
+        self._engine, self._tenant, self._form_token = engine, tenant, form_token
+        self.planted = Planted()
+
+    async def plant(self, names: Sequence[str]) -> Planted:
+        who = self._who("somebody")
+        await self._engine.registry.set_agent(who, CROWD.kind, CROWD.id, max_concurrency=len(names))
+        parents = [await self._short(name) for name in names]
+        for name, parent in zip(names, parents, strict=True):
+            await self._waiting(name, parent)
+        for at in range(0, len(names), NAMES_OF_A_TOME):
+            await self._long(names[at : at + NAMES_OF_A_TOME])
+        await self._engine.workers.stop()
+        return self.planted
+
+    async def _short(self, text: str) -> Job:
+        """A text that is a name; the answer is a job that runs."""
+        engine, who = self._engine, self._who(text)
+        asking = await self._claimed(text, agent=CROWD)
+        gate, _ = await self._asked(asking, text, text)
+        self.planted.add("a gate", f"/approvals/{gate.id}")
+        running = await self._claimed(text)
+        self.planted.add("a job that runs", f"/jobs/{running.id}")
+        worker = text.replace("/", "|")  # a slash would separate it from its instance
+        await engine.tokens.create(who, TokenRequest(roles=["work"], description=text, worker_id=worker))
+        await self._subscribed(who, [text], group=text)
+        return running
+
+    async def _waiting(self, text: str, parent: Job) -> None:
+        """A job that nobody takes, for every reason there is."""
+        engine, who = self._engine, self._who(text)
+        child = await engine.jobs.enqueue(who, self._request(text, parent_id=parent.id, agent=CROWD))
+        self.planted.add("a job that waits", f"/jobs/{child.id}")
+        await engine.jobs.pause(who, text, reason=text)
+
+    async def _long(self, names: Sequence[str]) -> None:
+        """A text of many names, and lists of them."""
+        engine, tome = self._engine, "".join(names)
+        type, who, value = f"type {new_id()}", self._who("somebody"), json.dumps({tome: [tome]})
+
+        asked = await self._claimed(type, tome)
+        wrong = {"type": "integer", "title": tome}
+        gate, link = await self._asked(asked, type, tome, schema=json.dumps({"properties": {"n": wrong}}))
+        form = {"decision": "approve", "data.n": tome, "comment": tome, "digest": gate.digest}
+        form["form_token"] = self._form_token
+        self.planted.add("a refused decision", f"/approvals/{gate.id}/decide", form)
+        self.planted.add("a refused bearer", "/approve/decide", form | {"token": link})
+        self.planted.add("a bearer", "/approve", {"token": link, "form_token": self._form_token})
+
+        done = await self._claimed(type, tome, headers={tome: tome})
+        await self._told(done, type, names)
+        await engine.jobs.cancel(who, done.id, reason=tome)
+        await engine.leases.complete(self._tenant, Complete(done.id, done.fence, type, value, tome, value))
+        self.planted.add("a job that is done", f"/jobs/{done.id}")
+
+        dead = await self._claimed(type, tome, max_attempts=1)
+        error = json.dumps({"message": tome, "kind": tome, "details": {tome: tome}})
+        await engine.leases.fail(self._tenant, Fail(dead.id, dead.fence, type, error))
+        self.planted.add("a job that failed", f"/jobs/{dead.id}")
+
+        decided = await self._claimed(type, tome)
+        gate, _ = await self._asked(decided, type, tome, schema="{}")
+        await engine.gates.decide(who, gate.id, Decision.APPROVE, comment=tome, data=value)
+        self.planted.add("a decided gate", f"/approvals/{gate.id}")
+        self.planted.add("a job that asked", f"/jobs/{decided.id}")
+
+        self.planted.add("a subscription", f"/webhooks/{await self._subscribed(who, names)}")
+
+        said = {"type": tome, "agent": f"{tome}/{tome}", "worker": tome, "tag": tome}
+        self.planted.add("a filter of jobs", f"/jobs?{urlencode(said)}")
+        self.planted.add("a search of history", f"/audit?{urlencode({'actor': tome})}")
+        self.planted.add("a way on", f"/sign-in?{urlencode({'next': f'/jobs?{tome}'})}")
+        self.planted.add("a job that is not there", f"/jobs/{quote(tome, safe='')}")
+
+    async def _asked(self, job: Job, worker: str, text: str, *, schema: str | None = None) -> tuple[Approval, str]:
+        """A gate with the token of its link."""
+        rule = {"type": "string", "title": text, "description": text, "default": text}
+        chosen = {"enum": [text], "title": text, "description": text}
+        asks = schema or json.dumps({"properties": {text: rule, f"{text}, one of": chosen}})
+        gate = OpenGate(
+            job.id, job.fence, worker, "", text, details=json.dumps([text] if schema else {text: [text]}), schema=asks,
+            risk=None if schema else text,
+        )  # fmt: skip
+        opened = await self._engine.gates.open(self._who(worker), gate)
+        assert opened.approval is not None
+        assert opened.token is not None
+        return opened.approval, opened.token
+
+    async def _subscribed(self, who: Principal, types: Sequence[str], group: str = "a group") -> str:
+        wanted = SubscriptionRequest(
+            url="https://hooks.example/'x", events=["job.failed"], types=list(types), mode=Mode.GROUP, group_id=group
+        )
+        return (await self._engine.webhooks.subscribe(who, wanted)).subscription.id
+
+    async def _told(self, job: Job, worker: str, names: Sequence[str]) -> None:
+        """All that a worker can say while it works."""
+        engine, tenant = self._engine, self._tenant
+        values = [json.dumps({name: [name]}) for name in names]
+        events = [
+            Event(new_id(), level, name, value)
+            for name, value in zip(names, values, strict=True)
+            for level in (Level.INFO, Level.ERROR)
+        ]
+        await engine.progress.add_events(tenant, Report(job.id, job.fence, worker, tuple(events)))
+        for name, value in zip(names, values, strict=True):
+            await engine.progress.save_step(tenant, Step(job.id, job.fence, worker, name, 0, value))
+        await engine.leases.checkpoint(tenant, Checkpoint(job.id, job.fence, worker, 1, f"[{', '.join(values)}]"))
+        things: list[File | Link] = []
+        for name in names:
+            things += [File(name, name.encode(), "text/html"), Link(f"at {name}", "https://outside.example/'x")]
+        await engine.artifacts.attach(tenant, Holder(job.id, job.fence, worker), things)
+
+    async def _claimed(self, type: str, tome: str | None = None, **more: object) -> Job:
+        """The newest job of a type, in the hands of a worker of the same name."""
+        request = self._request(type, tome, **more)
+        made = await self._engine.jobs.enqueue(self._who(type), request)
+        ask = ClaimAsk(
+            type, frozenset({type}), frozenset({type}), frozenset({type}), frozenset({type}), lease_seconds=3600.0
+        )  # fmt: skip
+        (job,) = await self._engine.leases.claim(self._tenant, ask)
+        assert job.id == made.id
+        return job
+
+    def _request(self, type: str, tome: str | None = None, **more: object) -> JobRequest:
+        payload = msgspec.Raw(json.dumps({tome or type: [tome or type, {"in": tome or type}]}).encode())
+        if tome is not None:
+            return JobRequest(type=type, payload=payload, **more)  # type: ignore[arg-type]
+        fields = {
+            "tags": [type, f"a {type}"], "headers": {type: type}, "agent": AgentName(kind=type, id=type),
+            "requested_by": type, "idempotency_key": f"{new_id()[-8:]} {type}", "requires": [type], "repository": type,
+            "affinity_key": type,
+        }  # fmt: skip
+        return JobRequest(type=type, payload=payload, **(fields | more))  # type: ignore[arg-type]
+
+    def _who(self, name: str) -> Principal:
+        return Principal(self._tenant, user(name), ROLES, unchecked=True)
