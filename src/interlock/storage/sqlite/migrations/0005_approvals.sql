@@ -57,7 +57,9 @@ CREATE TABLE approval_vote (
 CREATE INDEX approval_vote_job ON approval_vote (tenant, job_id);
 
 -- A gate never outlives the wait for it. Whoever decides closes it first; any other way out of the wait closes it here.
-CREATE TRIGGER gate_closes_with_the_wait AFTER UPDATE OF gate_id ON job WHEN OLD.gate_id IS NOT NULL
+-- (The function is only named here, so that another tool reads it as its error before any other.)
+CREATE TRIGGER gate_closes_with_the_wait AFTER UPDATE OF gate_id ON job
+WHEN OLD.gate_id IS NOT NULL AND only_interlock_may_change_jobs() IS NOT NULL
 BEGIN
   UPDATE approval SET status = CASE NEW.verb WHEN 'expire' THEN 'expired' ELSE 'void' END, closed_at = interlock_clock()
   WHERE tenant = OLD.tenant AND id = OLD.gate_id AND id IS NOT NEW.gate_id AND status = 'open';
