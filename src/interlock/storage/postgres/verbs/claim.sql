@@ -89,8 +89,8 @@ begin
         where j.tenant = p_tenant and j.id = picked.job_id and j.status <= 'retry' and j.run_at = picked.run_at for update skip locked) j
       limit p_limit - cardinality(got)
     ), taken as (
-      -- Only what is taken out of ready is granted: a row that lost its place in the line meanwhile is another one now.
-      delete from interlock.ready q using locked where q.ctid = locked.at returning locked.job_at, locked.id, locked.fence
+      -- Only what is taken out of ready is granted: a row that lost its place in the line meanwhile is looked at anew, and left.
+      delete from interlock.ready q using locked where q.ctid = locked.at and q.blocked is not true returning locked.job_at, locked.id, locked.fence
     )
     select (select count(*) from picked), array_agg(taken.job_at), array_agg(taken.id), array_agg(taken.fence)
     into seen, more, more_ids, more_fences from taken;
