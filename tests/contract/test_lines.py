@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from interlock.domain.job import Job
 from interlock.domain.lifecycle import Location
-from interlock.domain.registry import Agent
 from interlock.errors import AgentInUse, UnknownAgent
 from interlock.storage.contract import Terms
 from tests.contract.builders import (
@@ -23,25 +19,7 @@ from tests.contract.builders import (
     release,
     revoke,
 )  # fmt: skip
-
-BOT: dict[str, Any] = {"agent_kind": "bot", "agent_id": "1"}
-
-
-async def limit(desk: Desk, n: int | None, *, strict: bool = True, id: str = "1") -> None:
-    await desk.store.set_agent(desk.tenant, Agent("bot", id, n, strict))
-
-
-async def ids_of(desk: Desk, count: int, **fields: Any) -> list[str]:
-    return await desk.add_all([new_job(**BOT, **fields) for _ in range(count)])
-
-
-async def location(desk: Desk, id: str) -> Location:
-    return (await desk.job(id)).location(desk.clock.now)
-
-
-async def only(desk: Desk, **fields: Any) -> Job:
-    (job,) = await desk.claim(limit=100, **fields)
-    return job
+from tests.contract.lines import BOT, ids_of, limit, location, only
 
 
 async def test_a_serial_agent_runs_one_job_at_a_time_in_order(desk: Desk) -> None:
@@ -223,49 +201,6 @@ async def test_a_job_that_was_due_earlier_does_not_overtake_one_that_runs(desk: 
     assert await desk.claimed(limit=100) == []
     await desk.do(complete(job))
     assert await desk.claimed() == [earlier]
-
-
-async def test_raising_a_limit_acts_at_once(desk: Desk) -> None:
-    await limit(desk, 1)
-    ids = await ids_of(desk, 4)
-    assert await desk.claimed(limit=100) == ids[:1]
-    await limit(desk, 3)
-    assert await desk.claimed(limit=100) == ids[1:3]
-    await limit(desk, None)
-    assert await desk.claimed(limit=100) == ids[3:]
-
-
-async def test_lowering_a_limit_acts_as_jobs_end(desk: Desk) -> None:
-    await limit(desk, 3)
-    ids = await ids_of(desk, 5)
-    running = await desk.claim(limit=100)
-    await limit(desk, 1)
-    assert (await desk.store.agents(desk.tenant, ("", ""), 10))[0].max_concurrency == 1
-    for job in running[:2]:
-        await desk.do(complete(job))
-        assert await desk.claimed(limit=100) == []
-    await desk.do(complete(running[2]))
-    assert await desk.claimed(limit=100) == [ids[3]]
-
-
-async def test_a_new_limit_counts_those_that_run_already(desk: Desk) -> None:
-    ids = await ids_of(desk, 4)
-    running = await desk.claim(limit=2)
-    await limit(desk, 2)
-    assert await desk.claimed(limit=100) == []
-    await desk.do(complete(running[0]))
-    assert await desk.claimed(limit=100) == [ids[2]]
-
-
-@pytest.mark.parametrize("strict", [True, False])
-async def test_changing_strictness_counts_the_places_anew(desk: Desk, strict: bool) -> None:
-    await limit(desk, 1, strict=not strict)
-    first, second, _ = await ids_of(desk, 3, backoff=FIXED)
-    await desk.do(fail(await only(desk)))
-    await limit(desk, 1, strict=strict)
-    assert await desk.claimed(limit=100) == ([] if strict else [second])
-    desk.clock.advance(10)
-    assert await desk.claimed(limit=100) == ([first] if strict else [])
 
 
 async def test_revoke_frees_and_retries_like_an_expiry(desk: Desk) -> None:

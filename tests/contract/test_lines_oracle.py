@@ -15,13 +15,13 @@ from tests.contract.builders import Desk, cancel, complete, expire, fail, new_jo
 AGENTS = ("a", "b", "c")
 
 
-def may_run(jobs: list[Job], limit: int | None, strict: bool, now: int) -> set[str]:
-    """Rule 5: the first n due jobs have a place; a strict agent's jobs keep theirs from their first start on."""
+def may_run(jobs: list[Job], kept: set[str], limit: int | None, strict: bool, now: int) -> set[str]:
+    """Rule 5: the first n due jobs have a place; those that stopped under a strict agent keep theirs."""
     waiting = [j for j in jobs if j.status in (Status.QUEUED, Status.RETRY) and not j.awaiting and j.run_at <= now]
     if limit is None:
         return {j.id for j in waiting}
     alive = [j for j in jobs if j.status not in TERMINAL]
-    keeps = {j.id for j in alive if j.status is Status.RUNNING or (strict and j.started_at is not None)}
+    keeps = {j.id for j in alive if j.status is Status.RUNNING or (strict and j.id in kept)}
     free = max(limit - len(keeps), 0)
     line = sorted((j for j in waiting if j.id not in keeps), key=lambda j: (j.run_at, j.seq))
     return {j.id for j in waiting if j.id in keeps} | {j.id for j in line[:free]}
@@ -33,10 +33,19 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
     limits: dict[str, tuple[int | None, bool]] = {}
     ids: list[str] = []
     held: dict[str, Job] = {}
+    kept: set[str] = set()  # jobs that stopped running and have had a strict agent since
 
     async def configure(agent: str) -> None:
         limits[agent] = (chance.choice([None, 1, 1, 2, 3]), chance.random() < 0.5)
         await desk.store.set_agent(desk.tenant, Agent("bot", agent, *limits[agent]))
+        if not limits[agent][1]:
+            kept.difference_update(j.id for j in await everything() if j.agent_id == agent)
+
+    async def everything() -> list[Job]:
+        return [j for j in await desk.store.get(desk.tenant, ids) if j is not None]
+
+    def stop(job: Job) -> None:
+        (kept.add if limits[job.agent_id or ""][1] else kept.discard)(job.id)
 
     for agent in AGENTS:
         await configure(agent)
@@ -57,7 +66,7 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
         elif act < 0.40:
             desk.clock.advance(chance.choice([0.5, 2.0, 5.0]))
         elif act < 0.50 and ids:
-            alive = [j for j in await desk.store.get(desk.tenant, ids) if j is not None and j.status not in TERMINAL]
+            alive = [j for j in await everything() if j.status not in TERMINAL]
             if alive:
                 victim = chance.choice(alive)
                 await desk.do(cancel(victim.id, force=True))
@@ -69,6 +78,7 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
                 desk.clock.advance(61)
                 for late in [job, *held.values()]:
                     await desk.do(expire(late.id))
+                    stop(late)
                 held.clear()
             else:
                 orders = (
@@ -79,12 +89,13 @@ async def test_exactly_the_jobs_with_a_place_are_granted(desk: Desk, seed: int) 
                     revoke(job.id),
                 )
                 await desk.do(orders[how - 1])
+                stop(job)
         else:
-            jobs = [j for j in await desk.store.get(desk.tenant, ids) if j is not None]
+            jobs = await everything()
             now = desk.clock.now
             expected = set[str]()
             for agent, (limit, strict) in limits.items():
-                expected |= may_run([j for j in jobs if j.agent_id == agent], limit, strict, now)
+                expected |= may_run([j for j in jobs if j.agent_id == agent], kept, limit, strict, now)
             told_blocked = {j.id for j in jobs if j.location(now) == "blocked"}
             due = {j.id for j in jobs if j.status in (Status.QUEUED, Status.RETRY) and j.run_at <= now}
             assert told_blocked == due - expected

@@ -70,6 +70,7 @@ class Life:
     lease_expires_at: int | None = None
     heartbeat_at: int | None = None
     started_at: int | None = None
+    kept_place: bool = False  # when it last stopped running
     run_started_at: int | None = None
     finished_at: int | None = None
     updated_at: int = 0

@@ -27,6 +27,12 @@ class Lines(Jobs):
     def limit_of(self, agent: str) -> Limit:
         return self.limits.get(agent, Limit())
 
+    def set_limit(self, agent: str, limit: Limit) -> None:
+        if self.limit_of(agent).strict and not limit.strict:
+            for life in self.jobs.values():
+                life.kept_place = life.kept_place and life.agent != agent
+        self.limits[agent] = limit
+
     def running(self, agent: str) -> int:
         return sum(life.status == Status.RUNNING for life in self.jobs.values() if life.agent == agent)
 
@@ -63,7 +69,7 @@ def without_place(alive: Sequence[Life], limit: Limit, now: int) -> list[Life]:
     """Those of an agent's unfinished jobs that could run if the line were wider."""
     if limit.most is None:
         return []
-    keeps = [life for life in alive if life.status == Status.RUNNING or (limit.strict and life.started_at is not None)]
+    keeps = [life for life in alive if life.status == Status.RUNNING or (limit.strict and life.kept_place)]
     line = [
         life
         for life in alive

@@ -190,7 +190,7 @@ class Script(RuleBasedStateMachine):
 
     def _limit(self, agent: str, limit: Limit) -> None:
         self.rig.run(self.store.set_agent(self.tenant, Agent("bot", agent, limit.most, limit.strict)))
-        self.model.limits[agent] = limit
+        self.model.set_limit(agent, limit)
         self.unseen = True
 
     def _ask(self, held: Held, asked: dict[str, Any]) -> str:

@@ -300,6 +300,7 @@ class Model(Lines, Gates, Progress):
                 other.awaiting.discard(life.id)
         if origin == Status.RUNNING and status != Status.RUNNING:
             life.worker = life.lease_expires_at = life.heartbeat_at = None
+            life.kept_place = life.agent is not None and self.limit_of(life.agent).strict
             by_worker = verb in (Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.OPEN_GATE, Verb.CANCEL_ACK)
             life.ends[life.fence] = End(verb, actor, receipt(life) if by_worker else None)
         return receipt(life)

@@ -41,7 +41,7 @@ def check_history(job: Job, rows: Sequence[HistoryRow]) -> None:
     assert sum(row.to_status in TERMINAL for row in rows) == (status in TERMINAL), f"{where}: ended more than once"
 
 
-# Places are those of running jobs, of waiting ones that have got one, and of jobs of strict agents that have started and wait for
+# Places are those of running jobs, of waiting ones that have got one, and of jobs of strict agents that kept theirs and wait for
 # something else than a worker. One statement sees one moment, so this holds while others work, too.
 _MISCOUNTED: Final = "an agent whose places are counted wrong"
 
@@ -52,7 +52,7 @@ _POSTGRES_FAULTS = {
           select (select count(*) from interlock.lease l where l.tenant = a.tenant and l.line = a.no)
             + (select count(*) from interlock.ready q where q.tenant = a.tenant and q.line = a.no and not q.blocked)
             + (select count(*) from interlock.job j where j.tenant = a.tenant and j.line = a.no and a.strict
-                 and j.started_at is not null and j.status <= 'waiting_for_approval'
+                 and j.place_era = a.era and j.status <= 'waiting_for_approval'
                  and not exists (select from interlock.ready q where q.tenant = j.tenant and q.job_id = j.id)) as n) c
         where ($1::text is null or a.tenant = $1) and a.max_concurrency is not null and a.used <> c.n""",
     "ready without a waiting job": """
@@ -98,7 +98,7 @@ _SQLITE_FAULTS = {
         SELECT a.kind || '/' || a.id, a.used, c.n FROM agent a JOIN (
           SELECT b.tenant, b.no, (SELECT count(*) FROM job j WHERE j.tenant = b.tenant AND j.line = b.no AND j.finished_at IS NULL
             AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.blocked = 0)
-              OR (b.strict AND j.started_at IS NOT NULL AND (j.status = 'waiting_for_approval' OR j.awaiting > 0)))) AS n
+              OR (b.strict AND j.place_era = b.era AND (j.status = 'waiting_for_approval' OR j.awaiting > 0)))) AS n
           FROM agent b WHERE ?1 IS NULL OR b.tenant = ?1) c ON c.tenant = a.tenant AND c.no = a.no
         WHERE a.max_concurrency IS NOT NULL AND a.used <> c.n""",
     "children counted wrongly": """

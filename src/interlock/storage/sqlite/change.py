@@ -44,8 +44,7 @@ class Found(NamedTuple):
     head: bytes
     base: int
     line: int | None
-    blocked: int
-    awaiting: int
+    placed: int
 
 
 def carry_out(
@@ -157,11 +156,11 @@ def _outcome(connection: Connection, tenant: str, order: Order, job: Standing) -
 def standings(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Found]:
     """Jobs as they are, in the transaction that holds the write lock."""
     rows = connection.rows(_SQL["standings"], {"tenant": tenant, "ids": json.dumps(ids)})
-    return {row[0]: Found(_standing(row), *row[18:24]) for row in rows}
+    return {row[0]: Found(_standing(row), *row[18:23]) for row in rows}
 
 
 def _standing(row: tuple[Any, ...]) -> Standing:
-    return Standing(row[0], Status(row[1]), *row[2:18])._replace(gate_id=row[24], gate_expires_at=row[25])
+    return Standing(row[0], Status(row[1]), *row[2:18])._replace(gate_id=row[23], gate_expires_at=row[24])
 
 
 def _still_open(connection: Connection, tenant: str, change: Change) -> Change | Error:
@@ -208,7 +207,7 @@ def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, F
     connection.insert(_SQL["insert_history"], (tenant, now), rows)
     db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c, _ in changes for child in c.children])
     moves.tell(connection, tenant, [
-        moves.Move(f.seq, f.base, f.line, f.standing.status, c.status, f.blocked, f.awaiting)
+        moves.Move(f.seq, f.base, f.line, f.standing.status, c.status, bool(f.placed))
         for c, f in changes
     ])  # fmt: skip
     _tell_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])

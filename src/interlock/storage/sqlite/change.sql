@@ -4,7 +4,11 @@ SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, 
   j.run_started_at, j.timeout_seconds,
   coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.line),
     (SELECT y.backoff FROM job_type y WHERE y.tenant = j.tenant AND y.name = b.type)), b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
-  j.error, j.seq, h.hash, j.base, j.line, j.blocked, j.awaiting, j.gate_id, g.expires_at
+  j.error, j.seq, h.hash, j.base, j.line,
+  CASE WHEN j.line IS NULL THEN 0 WHEN j.status = 'waiting_for_approval' OR j.awaiting > 0
+    THEN (SELECT a.strict AND j.place_era IS a.era FROM agent a WHERE a.tenant = j.tenant AND a.no = j.line)
+    ELSE NOT j.blocked END,
+  j.gate_id, g.expires_at
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
 CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
@@ -42,7 +46,10 @@ UPDATE job SET status = :status, version = version + 1, attempt = :attempt, rele
   -- where a job that stops running or waiting must line up again
   blocked = CASE WHEN line IS NULL OR :awaiting > 0 OR NOT (:status = 'queued' OR :status = 'retry') THEN 0
     WHEN status = :status THEN blocked
-    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT a.strict FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END,
+    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND (job.status = 'running' OR job.place_era IS a.era))
+          FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END,
+  place_era = CASE WHEN line IS NOT NULL AND status = 'running' AND :status <> 'running'
+    THEN (SELECT a.era FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line AND a.strict) ELSE place_era END,
   finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata
 WHERE tenant = :tenant AND seq = :seq;
 
@@ -71,7 +78,8 @@ DELETE FROM job_await WHERE tenant = :tenant AND child_id IN (SELECT value FROM 
 
 -- name: one_child_less
 UPDATE job SET awaiting = awaiting - 1, blocked = CASE WHEN awaiting > 1 OR line IS NULL THEN 0
-    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT a.strict FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END
+    ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.place_era IS a.era)
+          FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END
 WHERE tenant = ? AND id = ?;
 
 -- name: lines_of

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from interlock.domain.lifecycle import TERMINAL
-from interlock.domain.lines import gives_back
+from interlock.domain.lines import gives_back, keeps
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.webhooks import announce
 from interlock.storage.statements import load
@@ -29,8 +29,7 @@ class Move(NamedTuple):
     line: int | None
     origin: str
     target: str
-    blocked: int
-    awaiting: int
+    placed: bool
 
 
 class Line(NamedTuple):
@@ -98,12 +97,10 @@ def _move_up(connection: Connection, tenant: str, moves: Sequence[Move]) -> None
         if m.line is None or m.line not in lines:
             continue
         ended, strict = m.target in TERMINAL, bool(lines[m.line].strict)
-        if m.origin == m.target or not (ended or strict):  # it may come before one that has a place
-            returned.add(m.line)
+        if m.origin == m.target or not (ended or keeps(m.origin, strict=strict, placed=m.placed)):
+            returned.add(m.line)  # it may come before one that has a place
         if m.origin != m.target:
-            freed[m.line] += gives_back(
-                m.origin, ended=ended, strict=strict, blocked=bool(m.blocked), awaited=m.awaiting > 0
-            )
+            freed[m.line] += gives_back(m.origin, ended=ended, strict=strict, placed=m.placed)
     settle(connection, tenant, {no: line for no, line in lines.items() if no not in returned}, freed)
     deal(connection, tenant, [(line, freed[line]) for line in returned])
 

@@ -33,7 +33,7 @@ SELECT :now, v.id, v.type, v.status, v.run_at, v.deadline, v.finished_at, v.work
     SELECT json_group_array(id) FROM (
       SELECT j.id FROM job j INDEXED BY job_of_agent
       WHERE j.tenant = :tenant AND j.line = a.no AND j.line IS NOT NULL AND j.blocked = 0 AND j.finished_at IS NULL
-        AND (j.status = 'running' OR a.strict OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0))
+        AND (j.status = 'running' OR (a.strict AND j.place_era IS a.era) OR (j.status <> 'waiting_for_approval' AND j.awaiting = 0))
       ORDER BY j.id LIMIT :most)) END,
   CASE WHEN a.no IS NULL THEN 0 ELSE (
     SELECT count(*) FROM job j INDEXED BY job_line

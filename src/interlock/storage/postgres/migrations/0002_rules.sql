@@ -239,9 +239,10 @@ begin
     with gone as (
       delete from job_await a using changed n
       where n.previous <= 'retry' and n.status > 'running' and a.tenant = n.tenant and a.job_id = n.id
-      returning n.id, n.line)
+      returning n.id, n.line, n.place_era)
     select freed || coalesce(array_agg(x.line), '{}') into freed from (
-      select distinct gone.id, gone.line from gone join agent a on a.tenant = current_tenant() and a.no = gone.line and a."strict") x;
+      select distinct gone.id, gone.line from gone join agent a on a.tenant = current_tenant() and a.no = gone.line
+      where a."strict" and gone.place_era = a.era) x;
   end if;
   if lines then
     delete from ready q using changed n
@@ -250,27 +251,25 @@ begin
     select freed || coalesce(array_agg(n.line), '{}') into freed
     from changed n join agent a on a.tenant = n.tenant and a.no = n.line
     where n.line is not null and case
-      when n.previous = 'running' then n.status >= 'succeeded' or not a."strict"
-      when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict"
+      when n.previous = 'running' then n.status >= 'succeeded' or (a."strict" and n.place_era = a.era) is not true
+      when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict" and n.place_era = a.era
       else false end;
   end if;
   if entered then
     insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
-    select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline, n.line, must_line_up(n.tenant, n.line) from changed n
+    select n.tenant, n.route, n.base, n.run_at, n.seq, n.id, n.deadline, n.line, must_line_up(n.tenant, n.line, n.place_era) from changed n
     where n.status <= 'retry' and n.previous > 'retry'
       and not exists (select from job_await a where a.tenant = n.tenant and a.job_id = n.id);
   end if;
   if parents is not null then
     insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
-    select j.tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline, j.line, must_line_up(j.tenant, j.line) from job j
+    select j.tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline, j.line, must_line_up(j.tenant, j.line, j.place_era) from job j
     where j.tenant = current_tenant() and j.id = any(parents) and j.status <= 'retry'
       and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id);
   end if;
   if limited <> '{}' then
     if entered or parents is not null then  -- one of them may come before another that has a place and does not run
-      perform take_back_places(loose) from (
-        select array_agg(a.no) as loose from agent a
-        where a.tenant = current_tenant() and a.no = any(limited) and not a."strict") x where loose is not null;
+      perform take_back_places(limited);
     end if;
     perform settle_lines(limited, freed);
   end if;

@@ -34,6 +34,8 @@ comment on column interlock.job.id is 'A UUIDv7. It names the job; it is no orde
 comment on column interlock.job.seq is 'The order of arrival.';
 comment on column interlock.job.route is 'Which combination of type, requires, priority, repository and affinity key this job has.';
 comment on column interlock.job.line is 'The number of the agent it is for.';
+comment on column interlock.job.place_era is
+  'The era of its agent in which it last stopped running and kept its place in the line; null: it gave the place back.';
 comment on column interlock.job.base is 'The route without repository and affinity key.';
 comment on column interlock.job.fence is 'Rises at every grant and is never used again; a worker proves by it that its grant is the current one.';
 comment on column interlock.job.run_at is 'The earliest start; in retry, of the next try.';
@@ -101,6 +103,7 @@ comment on column interlock.agent.kind is 'What sort of agent it is.';
 comment on column interlock.agent.id is 'Which one of its kind.';
 comment on column interlock.agent.max_concurrency is 'How many of its jobs may run at once; null: any number.';
 comment on column interlock.agent.strict is 'Whether a job that has started keeps its place until it has ended.';
+comment on column interlock.agent.era is 'Raised when it stops being strict: places that jobs kept before are lost.';
 comment on column interlock.agent.used is 'How many places of a limited agent are given out.';
 comment on column interlock.agent.next_due is 'When there is a free place: the time at which the next job joins the line.';
 comment on column interlock.agent.implicit is 'Whether it was made by a job that named it.';

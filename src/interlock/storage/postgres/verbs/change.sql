@@ -67,7 +67,9 @@ begin
     cancel_reason = coalesce(u.cancel_reason, j.cancel_reason), sanitized = j.sanitized or u.sanitized,
     worker = case when u.status = 'running' then j.worker end,
     lease_expires_at = case when u.status = 'running' then j.lease_expires_at end,
-    gate_id = u.gate_id, finished_at = case when u.status >= 'succeeded' then t end, updated_at = t
+    gate_id = u.gate_id, finished_at = case when u.status >= 'succeeded' then t end, updated_at = t,
+    place_era = case when j.line is not null and j.status = 'running' and u.status <> 'running' then
+      (select a.era from interlock.agent a where a.tenant = p_tenant and a.no = j.line and a."strict") else j.place_era end
   -- From the few named jobs, which standings has locked, to the table, whatever the planner believes of its size: offset 0 keeps
   -- the join from being turned round, and the limit makes the few look few.
   from (select u.*, k.at from unnest(ids, versions, statuses, verbs, actors, attempts, release_counts, reasons, metadatas, run_ats, errors,

@@ -23,11 +23,13 @@ begin
   return limited;
 end $$;
 
--- Whether a job that stops running or waiting must line up again; a strict agent lets it keep its place.
-create or replace function interlock.must_line_up(p_tenant text, p_line bigint) returns boolean
+-- Whether a job that stops running or waiting must line up again; a strict agent lets it keep its place, unless it was not strict when
+-- the job stopped or at some time since.
+create or replace function interlock.must_line_up(p_tenant text, p_line bigint, p_place_era integer) returns boolean
   language sql stable set search_path = interlock, pg_temp as
   $$ select p_line is not null and exists
-       (select from agent a where a.tenant = p_tenant and a.no = p_line and a.max_concurrency is not null and not a."strict") $$;
+       (select from agent a where a.tenant = p_tenant and a.no = p_line and a.max_concurrency is not null
+          and (a."strict" and a.era = p_place_era) is not true) $$;
 
 -- Gives back the freed places (a line stands in p_freed once for each) and hands free ones to the heads of the lines; the agents
 -- are locked by the caller.
@@ -57,7 +59,7 @@ begin
   where a.tenant = current_tenant() and a.no = s.no and (a.used <> s.used or a.next_due is distinct from s.due);
 end $$;
 
--- Takes back the places of jobs that have not started under them (a claim that is taking one right now keeps it); settle_lines
+-- Takes back the places of jobs that neither run nor keep them (a claim that is taking one right now keeps it); settle_lines
 -- deals them out anew.
 create or replace function interlock.take_back_places(p_lines bigint[]) returns void language plpgsql
   set search_path = interlock, pg_temp as $$
@@ -65,7 +67,7 @@ begin
   with idle as materialized (
     select q.ctid as at, q.line from agent a join ready q on q.tenant = a.tenant and q.line = a.no and not q.blocked
     join job j on j.tenant = q.tenant and j.id = q.job_id
-    where a.tenant = current_tenant() and a.no = any(p_lines) and (not a."strict" or j.started_at is null)
+    where a.tenant = current_tenant() and a.no = any(p_lines) and (a."strict" and j.place_era = a.era) is not true
     for update of q skip locked
   ), taken as (
     update ready q set blocked = true from idle where q.ctid = idle.at returning q.line
@@ -89,19 +91,23 @@ begin
   end if;
 end $$;
 
--- A new limit or strictness counts the places anew.
+-- A new limit or strictness counts the places anew. Who kept one loses it to an agent that is no longer strict, for good: it may
+-- be strict again by the time the job comes back, when others have those places.
 create or replace function interlock.relimit() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
   holding integer;
 begin
+  if old."strict" and not new."strict" then
+    update agent a set era = a.era + 1 where a.tenant = new.tenant and a.no = new.no;
+  end if;
   if new.max_concurrency is null then
     update ready q set blocked = false where q.tenant = new.tenant and q.line = new.no and q.blocked;
     update agent a set used = 0, next_due = null where a.tenant = new.tenant and a.no = new.no;
     return null;
   end if;
   with waiting as materialized (
-    select q.ctid as at, new."strict" and j.started_at is not null as keeps from ready q
+    select q.ctid as at, coalesce(new."strict" and j.place_era = new.era, false) as keeps from ready q
     join job j on j.tenant = q.tenant and j.id = q.job_id
     where q.tenant = new.tenant and q.line = new.no for update of q skip locked
   )
@@ -109,7 +115,7 @@ begin
   select (select count(*) from lease l where l.tenant = new.tenant and l.line = new.no)
     + (select count(*) from ready q where q.tenant = new.tenant and q.line = new.no and not q.blocked)
     + case when new."strict" then (
-        select count(*) from job j where j.tenant = new.tenant and j.line = new.no and j.id in (
+        select count(*) from job j where j.tenant = new.tenant and j.line = new.no and j.place_era = new.era and j.id in (
           select a.job_id from job_await a where a.tenant = new.tenant
           union select g.job_id from approval g where g.tenant = new.tenant and g.status = 'open')) else 0 end
   into holding;

@@ -62,7 +62,7 @@ begin
         union all
         select q.job_id from interlock.ready q where q.tenant = p_tenant and q.line = a.no and not q.blocked
         union all
-        select j.id from interlock.job j where a."strict" and j.tenant = p_tenant and j.line = a.no and j.id in (
+        select j.id from interlock.job j where a."strict" and j.tenant = p_tenant and j.line = a.no and j.place_era = a.era and j.id in (
           select w.job_id from interlock.job_await w where w.tenant = p_tenant
           union select o.job_id from interlock.approval o where o.tenant = p_tenant and o.status = 'open')) h
       order by h.id limit p_most) end,

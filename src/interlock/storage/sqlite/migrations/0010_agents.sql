@@ -19,15 +19,15 @@ BEGIN
     AND NOT (changes() = NEW.freed AND used >= max_concurrency AND next_due IS NULL);
 END;
 
--- To deal out a line again is to insert it here: when a job may come before one that has a place already. Jobs that have not
--- started (where the agent is not strict: that do not run) give theirs back.
+-- To deal out a line again is to insert it here: when a job may come before one that has a place already. Jobs that neither run nor
+-- keep their places give them back. A job keeps its place if its agent was strict when it stopped running, and ever since.
 CREATE VIEW line_to_deal AS SELECT tenant, no AS line, 0 AS freed FROM agent WHERE 0;
 CREATE TRIGGER deal_line INSTEAD OF INSERT ON line_to_deal
 BEGIN
   UPDATE job SET blocked = 1 WHERE tenant = NEW.tenant AND line = NEW.line AND line IS NOT NULL AND blocked = 0 AND finished_at IS NULL
     AND (status = 'queued' OR status = 'retry') AND awaiting = 0
     AND EXISTS (SELECT 1 FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line AND a.max_concurrency IS NOT NULL
-      AND NOT (a.strict AND job.started_at IS NOT NULL));
+      AND NOT (a.strict AND job.place_era IS a.era));
   INSERT INTO line_to_settle VALUES (NEW.tenant, NEW.line, NEW.freed + changes());
 END;
 
@@ -36,13 +36,13 @@ CREATE VIEW line_to_recount AS SELECT tenant, no AS line FROM agent WHERE 0;
 CREATE TRIGGER recount_line INSTEAD OF INSERT ON line_to_recount
 BEGIN
   UPDATE job SET blocked = (
-    SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.started_at IS NOT NULL)
+    SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.place_era IS a.era)
     FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line)
   WHERE tenant = NEW.tenant AND line = NEW.line AND line IS NOT NULL AND finished_at IS NULL
     AND (status = 'queued' OR status = 'retry') AND awaiting = 0;
   UPDATE agent SET used = CASE WHEN max_concurrency IS NULL THEN 0 ELSE (
     SELECT count(*) FROM job j WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.finished_at IS NULL
-      AND (j.status = 'running' OR (agent.strict AND j.started_at IS NOT NULL))) END
+      AND (j.status = 'running' OR (agent.strict AND j.place_era = agent.era))) END
   WHERE tenant = NEW.tenant AND no = NEW.line;
   INSERT INTO line_to_settle VALUES (NEW.tenant, NEW.line, 0);
 END;
@@ -50,6 +50,7 @@ END;
 CREATE TRIGGER limit_changes AFTER UPDATE OF max_concurrency, strict ON agent
 WHEN NEW.max_concurrency IS NOT OLD.max_concurrency OR NEW.strict <> OLD.strict
 BEGIN
+  UPDATE agent SET era = era + 1 WHERE tenant = NEW.tenant AND no = NEW.no AND OLD.strict AND NOT NEW.strict;
   INSERT INTO line_to_recount VALUES (NEW.tenant, NEW.no);
 END;
 
