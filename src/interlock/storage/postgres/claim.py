@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 from interlock.domain.decide import Expire, PassDeadline
@@ -15,27 +17,34 @@ from interlock.storage.swept import Swept, ended
 
 SWEEP_FIRST: Final = 100
 _STATUSES: Final = {str(status): status for status in Status}
-_PLACE: Final = {name: place for place, name in enumerate(Job._fields)}
-_TENANT: Final = _PLACE["tenant"]
-_ID: Final = _PLACE["id"]
-_STATUS: Final = _PLACE["status"]
-_TAGS: Final = _PLACE["tags"]
-_REQUIRES: Final = _PLACE["requires"]
-_WORKER: Final = _PLACE["worker"]
-_AWAITING: Final = _PLACE["awaiting"]
-_UPDATED_AT: Final = _PLACE["updated_at"]
-_RUN_STARTED_AT: Final = _PLACE["run_started_at"]
+_STATUS: Final = Job._fields.index("status")
+# What the answer to a claim tells of each job, and what of few of them, in the order of interlock.rare_facts.
+_TOLD: Final = (
+    "id", "seq", "type", "priority", "payload", "agent_kind", "agent_id", "idempotency_key", "created_by", "created_at",
+    "run_at", "max_attempts", "worker", "rare",
+)  # fmt: skip
+_RARE: Final = (
+    "headers", "traceparent", "tags", "affinity_key", "repository", "requires", "webhook", "parent_id", "redrive_of",
+    "requested_by", "deadline", "timeout_seconds", "backoff", "expiry_delay_seconds", "attempt", "fence",
+    "lease_expires_at", "cancel_requested_at", "cancel_reason", "checkpoint", "checkpoint_seq", "usage", "result",
+    "result_summary", "error", "sanitized", "version", "releases", "started_at",
+)  # fmt: skip
+_NONE: Final[dict[str, Iterable[Any]]] = dict.fromkeys(Job._fields, repeat(None))
 _CLAIM: Final = call("claim", 11)
+_GRANTED_BEFORE: Final = call("granted_before", 3)
 
 
 async def claim(connection: Conn, tenant: str, ask: ClaimAsk, takers: Sequence[str], swept: Swept) -> list[Job]:
     """Grant the best jobs this ask may have, after a bounded sweep where one is due."""
     asked = _values(tenant, ask, takers)
-    rows = await connection.fetch(_CLAIM, *asked, True)
-    if len(rows) == 1 and rows[0][_ID] is None:
+    ((first, *answer),) = await connection.fetch(_CLAIM, *asked, True)
+    if first == "sweep":
         await _sweep(connection, tenant, swept)
-        rows = await connection.fetch(_CLAIM, *asked, False)
-    jobs = (_granted(row, tenant, ask.worker) if row[_TENANT] is None else to_job(row) for row in rows)
+        ((first, *answer),) = await connection.fetch(_CLAIM, *asked, False)
+    if first == "repeat":
+        jobs = list(map(to_job, await connection.fetch(_GRANTED_BEFORE, tenant, ask.worker, ask.claim_id)))
+    else:
+        jobs = _granted(tenant, ask.worker, *answer)
     return sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.seq))
 
 
@@ -67,14 +76,24 @@ def to_job(row: Any) -> Job:
     return Job._make(values)
 
 
-def _granted(row: Any, tenant: str, worker: str) -> Job:
-    """A row that a claim has just granted, with what every job granted to this worker has."""
-    values = list(row)
-    values[_TENANT] = tenant
-    values[_STATUS] = Status.RUNNING
-    values[_TAGS] = values[_TAGS] or []
-    values[_REQUIRES] = values[_REQUIRES] or []
-    values[_WORKER] = values[_WORKER] or worker
-    values[_AWAITING] = []
-    values[_UPDATED_AT] = values[_RUN_STARTED_AT]
-    return Job._make(values)
+def _granted(tenant: str, worker: str, at: int, expires_at: int, fence: int, *arrays: Any) -> list[Job]:
+    """Jobs that have just been granted, put together column by column: most have the same in most of them."""
+    told = dict(zip(_TOLD, arrays, strict=True))
+    rare = told.pop("rare")
+    if rare is None:
+        return []
+    told["id"] = told["id"][1:-1].split(",")
+    times = zip(told["run_at"], told["created_at"], strict=True)
+    told["run_at"] = [created_at if run_at is None else run_at for run_at, created_at in times]
+    told["worker"] = [taker or worker for taker in told["worker"]]
+    same = {
+        "tenant": tenant, "status": Status.RUNNING, "tags": [], "requires": [], "awaiting": [], "attempt": 1,
+        "fence": fence, "lease_expires_at": expires_at, "sanitized": False, "version": 2, "releases": 0,
+        "updated_at": at, "started_at": at, "run_started_at": at, "blocked": False,
+    }  # fmt: skip
+    columns = _NONE | {name: repeat(value) for name, value in same.items()} | told
+    jobs = list(map(Job._make, zip(*columns.values(), strict=False)))  # as many as there are ids
+    for i, facts in enumerate(rare):
+        if facts is not None:
+            jobs[i] = jobs[i]._replace(**dict(zip(_RARE, json.loads(facts), strict=True)))
+    return jobs

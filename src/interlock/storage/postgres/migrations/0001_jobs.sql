@@ -62,6 +62,7 @@ create table interlock.agent (
 ) with (fillfactor = 50);
 create unique index agent_name on interlock.agent (tenant, kind, id) where kind is not null;
 create index agent_due on interlock.agent (tenant, next_due) where next_due is not null;
+create index agent_lease on interlock.agent (tenant) where defaults like '%"lease_seconds"%';
 comment on table interlock.agent is
   'Whom jobs are for. One with a limit has a line: used counts the places given out, and its row is the lock of the line.';
 

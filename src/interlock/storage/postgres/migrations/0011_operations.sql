@@ -35,7 +35,7 @@ begin
   return null;
 end $$;
 create trigger note_setback after update on interlock.job for each row
-  when (old.status <> new.status and (old.status = 'retry' or new.status in ('retry', 'failed', 'dead_letter', 'cancelled')))
+  when (old.status <> new.status and (old.status = 'retry' or new.status = 'retry' or new.status >= 'failed'))
   execute function interlock.note_setback();
 
 create table interlock.prune (

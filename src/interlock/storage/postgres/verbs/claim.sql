@@ -1,18 +1,46 @@
--- How long a lease lasts if the claim does not say.
-create or replace function interlock.lease_of(p_tenant text, p_type text) returns double precision language sql stable as $$
-  select coalesce((select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), 60)
+-- How long a lease lasts if the claim does not say: as the agent of the job says, else its type.
+create or replace function interlock.lease_of(j interlock.job) returns double precision language sql stable as $$
+  select coalesce(
+    (select (a.defaults::json ->> 'lease_seconds')::double precision from interlock.agent a where a.tenant = j.tenant and a.no = j.line),
+    (select y.lease_seconds from interlock.job_type y where y.tenant = j.tenant and y.name = j.type), 60)
 $$;
 
--- Grants the best jobs a worker may have. A single row without an id means: leases or deadlines have run out, sweep first.
+-- What few jobs have, of one that has just been granted.
+create or replace function interlock.rare_facts(j interlock.job) returns text language sql stable as $$
+  select json_build_array(j.headers, j.traceparent, j.tags, j.affinity_key, j.repository, j.requires, j.webhook, j.parent_id, j.redrive_of,
+    j.requested_by, interlock.micros(j.deadline), j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.fence,
+    interlock.micros(j.lease_expires_at), interlock.micros(j.cancel_requested_at), j.cancel_reason, c.data, c.seq, j.usage, j.result,
+    j.result_summary, j.error, j.sanitized or coalesce(c.sanitized, false), j.version, j.releases, interlock.micros(j.started_at))::text
+  from (values (1)) as one left join interlock.job_checkpoint c
+    on (j.version > 2 or j.redrive_of is not null) and c.tenant = j.tenant and c.job_id = j.id
+$$;
+
+-- The jobs that a named claim was granted and that still run under it.
+create or replace function interlock.granted_before(p_tenant text, p_worker text, p_claim_id text)
+returns setof interlock.job_view language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select v.* from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+    join interlock.job_view v on v.tenant = p_tenant and v.id = g.id and v.status = 'running' and v.fence = g.fence and v.worker = p_worker
+    where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id;
+end $$;
+
+-- Grants the best jobs a worker may have. `first`: nothing was granted, since something is to be done before: `sweep` leases or
+-- deadlines that have run out, or `repeat` what the claim of this name was granted. Arrays, since a value of its own for each job is
+-- dear to a client; a run_at is null where it is the created_at, and what few jobs have is in `rare`, null where a job has none of it.
 -- Where several workers ask as one, p_takers names who gets the first job, the second, and so on.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
-  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_takers text[], p_sweep boolean
-) returns setof interlock.job_view language plpgsql
+  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_takers text[], p_sweep boolean,
+  out first text, out at timestamptz, out expires_at timestamptz, out fence bigint, out job_ids text, out seqs bigint[], out types text[],
+  out priorities integer[], out payloads text[], out agent_kinds text[], out agent_ids text[], out idempotency_keys text[],
+  out created_bys text[], out created_ats timestamptz[], out run_ats timestamptz[], out max_attempts integer[], out workers text[], out rare text[]
+) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := interlock.clock();
+  lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
   floor bigint;
   any_repository boolean := p_repositories is null;
   any_key boolean := p_affinity_keys is null;
@@ -25,28 +53,25 @@ declare
   seen integer;
   want integer := p_limit;
   granted integer;
-  earlier uuid[];
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   if p_claim_id is not null then
     perform pg_advisory_xact_lock(hashtextextended(p_tenant || '/' || p_worker || '/' || p_claim_id, 0));
-    select array_agg(j.id) into earlier from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
-    join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
-    where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id;
-    if earlier is not null then
-      return query select v.* from interlock.job_view v where v.tenant = p_tenant and v.id = any(earlier);
+    if exists (select from interlock.granted_before(p_tenant, p_worker, p_claim_id)) then
+      first := 'repeat';
       return;
     end if;
   end if;
   if p_sweep and (exists (select from interlock.lease l where l.tenant = p_tenant and l.expires_at <= t)
       or exists (select from interlock.ready q where q.tenant = p_tenant and q.deadline <= t)) then
-    return next null;
+    first := 'sweep';
     return;
   end if;
   if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t) then
     perform interlock.join_lines(p_tenant);
   end if;
-  if p_seconds is null and not exists (select from interlock.job_type y where y.tenant = p_tenant and y.lease_seconds is not null) then
+  if p_seconds is null and not exists (select from interlock.job_type y where y.tenant = p_tenant and y.lease_seconds is not null)
+      and not exists (select from interlock.agent a where a.tenant = p_tenant and a.defaults like '%"lease_seconds"%') then
     p_seconds := 60;
   end if;
   select e.value::bigint << 32 into floor from interlock.epoch e;
@@ -106,26 +131,27 @@ begin
     return;
   end if;
   perform set_config('interlock.granting', 'claim', true);
-  return query
-  update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
-    worker = coalesce(g.taker, p_worker), lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)),
-    lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type)), j.timeout_seconds) * interval '1 second',
-    started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
-    actor = 'worker:' || coalesce(g.taker, p_worker), reason = null, metadata = null
-  from (select u.at, u.taker from unnest(got, p_takers) as u(at, taker) limit cardinality(got)) g where j.ctid = g.at
-  -- What the caller knows of every job it is granted is left out, and lists that are empty: each value is dear to a client.
-  returning null::text, j.id, j.seq, j.type, null::interlock.status, j.priority, j.payload, j.headers, j.traceparent,
-    case when j.tags <> '{}' then j.tags end, j.agent_kind, j.agent_id, j.affinity_key, j.repository,
-    case when j.requires <> '{}' then j.requires end, j.idempotency_key, j.webhook, j.parent_id, j.redrive_of, j.created_by,
-    j.requested_by, j.run_at, j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds, j.attempt, j.max_attempts,
-    g.taker, j.fence, j.lease_expires_at, null::timestamptz, j.gate_id, null::uuid[], j.cancel_requested_at, j.cancel_reason,
-    case when j.version > 2 or j.redrive_of is not null then (select c.data from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
-    case when j.version > 2 or j.redrive_of is not null then (select c.seq from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id) end,
-    j.usage, j.result, j.result_summary, j.error,
-    j.sanitized or ((j.version > 2 or j.redrive_of is not null) and exists
-      (select from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id and c.sanitized)),
-    j.version, j.releases, j.created_at, null::timestamptz, j.started_at, j.run_started_at, null::timestamptz, false;
-  get diagnostics granted = row_count;
+  with started as (
+    update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
+      worker = coalesce(g.taker, p_worker), lease_seconds = coalesce(p_seconds, interlock.lease_of(j)),
+      lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(j)), j.timeout_seconds) * interval '1 second',
+      started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
+      actor = 'worker:' || coalesce(g.taker, p_worker), reason = null, metadata = null
+    from (select u.at, u.taker from unnest(got, p_takers) as u(at, taker) limit cardinality(got)) g where j.ctid = g.at
+    returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by,
+      j.created_at, nullif(j.run_at, j.created_at) as run_at, j.max_attempts, g.taker,
+      case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or cardinality(j.tags) > 0 or cardinality(j.requires) > 0
+        or num_nonnulls(j.headers, j.traceparent, j.affinity_key, j.repository, j.webhook, j.parent_id, j.redrive_of, j.requested_by,
+          j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds) > 0
+      then interlock.rare_facts(j) end as rare)
+  select count(*), array_agg(s.id)::text, array_agg(s.seq), array_agg(s.type), array_agg(s.priority), array_agg(s.payload),
+    array_agg(s.agent_kind), array_agg(s.agent_id), array_agg(s.idempotency_key), array_agg(s.created_by), array_agg(s.created_at),
+    array_agg(s.run_at), array_agg(s.max_attempts), array_agg(s.taker), array_agg(s.rare)
+  into granted, job_ids, seqs, types, priorities, payloads, agent_kinds, agent_ids, idempotency_keys, created_bys, created_ats,
+    run_ats, max_attempts, workers, rare from started s;
+  at := t;
+  expires_at := lease_end;
+  fence := floor + 1;
   perform set_config('interlock.granting', '', true);
   if granted <> cardinality(got) then
     raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
