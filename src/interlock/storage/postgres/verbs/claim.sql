@@ -1,8 +1,8 @@
 -- How long a lease lasts if the claim does not say: as the agent of the job says, else its type.
-create or replace function interlock.lease_of(j interlock.job) returns double precision language sql stable as $$
+create or replace function interlock.lease_of(p_tenant text, p_type text, p_line bigint) returns double precision language sql stable as $$
   select coalesce(
-    (select (a.defaults::json ->> 'lease_seconds')::double precision from interlock.agent a where a.tenant = j.tenant and a.no = j.line),
-    (select y.lease_seconds from interlock.job_type y where y.tenant = j.tenant and y.name = j.type), 60)
+    (select (a.defaults::json ->> 'lease_seconds')::double precision from interlock.agent a where a.tenant = p_tenant and a.no = p_line),
+    (select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), 60)
 $$;
 
 -- What few jobs have, of one that has just been granted.
@@ -133,8 +133,8 @@ begin
   perform set_config('interlock.granting', 'claim', true);
   with started as (
     update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
-      worker = coalesce(g.taker, p_worker), lease_seconds = coalesce(p_seconds, interlock.lease_of(j)),
-      lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(j)), j.timeout_seconds) * interval '1 second',
+      worker = coalesce(g.taker, p_worker), lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)),
+      lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)), j.timeout_seconds) * interval '1 second',
       started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
       actor = 'worker:' || coalesce(g.taker, p_worker), reason = null, metadata = null
     from (select u.at, u.taker from unnest(got, p_takers) as u(at, taker) limit cardinality(got)) g where j.ctid = g.at
