@@ -15,8 +15,8 @@ from interlock.storage.signal import Signal
 CHANNEL: Final = "interlock_ready"
 AT_MOST_EVERY_SECONDS: Final = 0.005
 RECONNECT_SECONDS: Final = 1.0
-# Nothing is lost with a hint, so its commit waits neither for the disk nor for standbys; one round trip for all four.
-_NOTIFY: Final = f"begin; set local synchronous_commit = off; notify {CHANNEL}; commit"
+# Nothing is lost with a hint, so its commit waits neither for the disk nor for standbys.
+_HASTY: Final = "set synchronous_commit = off"
 
 
 class Bell:
@@ -63,6 +63,7 @@ class Bell:
             connection = None
             try:
                 connection = await self._nodes.connect(command_timeout=5)
+                await connection.execute(_HASTY)
                 await connection.add_listener(CHANNEL, self._hear)
                 await self._pass_on(connection)
             except Exception:  # whatever it was: this task is the only one that can ring again
@@ -81,5 +82,5 @@ class Bell:
                 await connection.execute("select 1")  # a dead peer is noticed here
                 continue
             self._rung.clear()
-            await connection.execute(_NOTIFY)
+            await connection.execute(f"notify {CHANNEL}")
             await asyncio.sleep(AT_MOST_EVERY_SECONDS)

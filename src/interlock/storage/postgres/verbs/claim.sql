@@ -57,7 +57,9 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   if p_claim_id is not null then
     perform pg_advisory_xact_lock(hashtextextended(p_tenant || '/' || p_worker || '/' || p_claim_id, 0));
-    if exists (select from interlock.granted_before(p_tenant, p_worker, p_claim_id)) then
+    if exists (select from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
+        join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
+        where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id) then
       first := 'repeat';
       return;
     end if;
