@@ -42,6 +42,10 @@ declare
   t timestamptz := interlock.clock();
   lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
   floor bigint;
+  overdue boolean;
+  joining boolean;
+  usual boolean;  -- neither an agent nor a type says how long a lease lasts
+  granting text;
   any_repository boolean := p_repositories is null;
   any_key boolean := p_affinity_keys is null;
   got tid[] := '{}';
@@ -54,7 +58,7 @@ declare
   want integer := p_limit;
   granted integer;
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
+  p_tenant := set_config('interlock.tenant', p_tenant, true);  -- cheaper than to perform it
   if p_claim_id is not null then
     perform pg_advisory_xact_lock(hashtextextended(p_tenant || '/' || p_worker || '/' || p_claim_id, 0));
     if exists (select from interlock.claim c cross join lateral unnest(c.job_ids, c.fences) as g(id, fence)
@@ -64,19 +68,23 @@ begin
       return;
     end if;
   end if;
-  if p_sweep and (exists (select from interlock.lease l where l.tenant = p_tenant and l.expires_at <= t)
-      or exists (select from interlock.ready q where q.tenant = p_tenant and q.deadline <= t)) then
+  select p_sweep and (exists (select from interlock.lease l where l.tenant = p_tenant and l.expires_at <= t)
+      or exists (select from interlock.ready q where q.tenant = p_tenant and q.deadline <= t)),
+    exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t),
+    not exists (select from interlock.job_type y where y.tenant = p_tenant and y.lease_seconds is not null)
+      and not exists (select from interlock.agent a where a.tenant = p_tenant and a.defaults like '%"lease_seconds"%'),
+    e.value::bigint << 32
+  into overdue, joining, usual, floor from interlock.epoch e;
+  if overdue then
     first := 'sweep';
     return;
   end if;
-  if exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t) then
+  if joining then
     perform interlock.join_lines(p_tenant);
   end if;
-  if p_seconds is null and not exists (select from interlock.job_type y where y.tenant = p_tenant and y.lease_seconds is not null)
-      and not exists (select from interlock.agent a where a.tenant = p_tenant and a.defaults like '%"lease_seconds"%') then
-    p_seconds := 60;
+  if usual then
+    p_seconds := coalesce(p_seconds, 60);
   end if;
-  select e.value::bigint << 32 into floor from interlock.epoch e;
 
   for attempt in 1..5 loop
     with legs as materialized (
@@ -132,7 +140,7 @@ begin
   if got = '{}' then  -- a change of nothing would still run every trigger
     return;
   end if;
-  perform set_config('interlock.granting', 'claim', true);
+  granting := set_config('interlock.granting', 'claim', true);
   with started as (
     update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
       worker = coalesce(g.taker, p_worker), lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)),
@@ -154,7 +162,7 @@ begin
   at := t;
   expires_at := lease_end;
   fence := floor + 1;
-  perform set_config('interlock.granting', '', true);
+  granting := set_config('interlock.granting', '', true);
   if granted <> cardinality(got) then
     raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
   end if;
