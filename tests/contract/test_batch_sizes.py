@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from interlock.domain.decide import Complete
@@ -10,8 +12,28 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
-from tests.contract.builders import new_job
+from tests.contract.builders import FIXED, Desk, complete, fail, new_job, release
 
+# What a job may have that most jobs lack.
+EXTRAS: dict[str, dict[str, Any]] = {
+    "tags": {"tags": ("a", "b")},
+    "headers": {"headers": '{"x":"y"}'},
+    "traceparent": {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+    "requested by": {"requested_by": "somebody"},
+    "key": {"idempotency_key": "k", "body_sha256": b"s" * 32},
+    "backoff": {"backoff": FIXED},
+    "expiry delay": {"expiry_delay_seconds": 5.0},
+    "webhook": {"webhook": "https://example.com/hook"},
+    "timeout": {"timeout_seconds": 20.0},
+    "deadline": {"deadline": 1 << 52},
+    "attempts": {"max_attempts": 7},
+    "agent": {"agent_kind": "crew", "agent_id": "one"},
+    "repository": {"repository": "acme/site"},
+    "affinity key": {"affinity_key": "mine"},
+    "requires": {"requires": ("gpu",)},
+    "priority": {"priority": 3},
+    "less priority": {"priority": -3},
+}
 SIZES = (1, 9, 10, 11, 49, 50, 51, 64, 173)
 
 
@@ -69,3 +91,29 @@ async def test_many_lines_move_up_at_once_each_by_what_was_freed(store: Store, t
         await store.carry_out(tenant, [Complete(job.id, job.fence, "w1") for job in granted])
         done += ran
     assert len(done) == len(jobs)
+
+
+async def test_jobs_of_all_kinds_are_granted_together_in_order_and_told_as_they_are_kept(desk: Desk) -> None:
+    plain: list[dict[str, Any]] = [{}, {}, {}]
+    jobs = [new_job(**fields) for extra in EXTRAS.values() for fields in (extra, *plain)]
+    ids = await desk.add_all(jobs)
+    everything = {"limit": 200, "affinity_keys": None, "capabilities": frozenset({"gpu"}), "lease_seconds": 30.0}
+    granted = await desk.claim(**everything)
+    assert [job.id for job in granted] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
+    assert granted == await desk.store.get(desk.tenant, [job.id for job in granted])
+    assert {job.id: job.type for job in granted} == dict.fromkeys(ids, "work")
+
+    desk.clock.advance(1)
+    back = granted[::5]
+    turned = [release(job) if n % 2 else fail(job, retry_after_seconds=0.1) for n, job in enumerate(back)]
+    await desk.store.carry_out(desk.tenant, turned)
+    desk.clock.advance(1)
+    fresh = await desk.add_all([new_job() for _ in range(20)])
+    again = await desk.claim(**everything)
+    assert {job.id for job in again} == {*fresh, *(job.id for job in back)}
+    assert again == await desk.store.get(desk.tenant, [job.id for job in again])
+
+    last = {job.id: job for job in (*granted, *again)}.values()
+    receipts = await desk.store.carry_out(desk.tenant, [complete(job) for job in last])
+    assert [receipt.status for receipt in receipts if isinstance(receipt, Receipt)] == [Status.SUCCEEDED] * len(last)
+    assert (await desk.store.verify(desk.tenant)).first_bad is None

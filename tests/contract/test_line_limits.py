@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from interlock.domain.lifecycle import Location
+import pytest
+
+from interlock.domain.lifecycle import Location, Status
 from tests.contract.builders import FIXED, Desk, cancel, complete, fail, release
 from tests.contract.gates import ballot, decided, waiting
 from tests.contract.lines import ids_of, limit, location, only
@@ -76,6 +78,31 @@ async def test_a_place_kept_under_a_strict_agent_is_kept_while_it_has_no_limit(d
     desk.clock.advance(10)
     assert await desk.claimed(limit=100) == [first]
     assert await location(desk, second) is Location.BLOCKED
+
+
+@pytest.mark.parametrize("how", ["retry", "release", "approval", "children"])
+async def test_jobs_that_stopped_before_their_agent_had_a_limit_line_up_like_any_other(desk: Desk, how: str) -> None:
+    """Without a limit there is no line, and so no place to keep."""
+    ids = await ids_of(desk, 4, backoff=FIXED)
+    for job in await desk.claim(limit=3):
+        match how:
+            case "retry":
+                await desk.do(fail(job))
+            case "release":
+                await desk.do(release(job, delay_seconds=10))
+            case "children":
+                child = await desk.add(type="child", parent_id=job.id)
+                await desk.do(release(job, children=(child,)))
+                await desk.do(complete(await only(desk, types=frozenset({"child"}))))
+            case "approval":
+                _, gate = await waiting(desk, job=job)
+                await decided(desk, ballot(gate))
+    await limit(desk, 1)
+    desk.clock.advance(10)
+    for _ in ids:
+        running = await only(desk)
+        await desk.do(complete(running))
+    assert {(await desk.job(id)).status for id in ids} == {Status.SUCCEEDED}
 
 
 async def test_a_place_lost_under_a_loose_agent_stays_lost_whatever_the_limit_was_meanwhile(desk: Desk) -> None:

@@ -142,6 +142,34 @@ async def test_a_cancelled_waiting_parent_gives_its_place_back_once(desk: Desk, 
     assert await location(desk, third) is Location.BLOCKED
 
 
+@pytest.mark.parametrize("parent_first", [True, False])
+async def test_a_waiting_parent_that_is_cancelled_together_with_its_child_gives_its_place_back(
+    desk: Desk, parent_first: bool
+) -> None:
+    await limit(desk, 1)
+    first, second, third = await ids_of(desk, 3)
+    child = await desk.add(type="child", parent_id=first)
+    await desk.do(release(await only(desk, types=frozenset({"work"})), children=(child,)))
+    both = [cancel(first), cancel(child)]
+    await desk.store.carry_out(desk.tenant, both if parent_first else both[::-1])
+    await desk.do(complete(await only(desk)))
+    assert await desk.claimed(limit=10) == [third]
+    assert (await desk.job(second)).finished_at is not None
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_job_that_is_asked_to_stop_keeps_its_place_until_it_does(desk: Desk, strict: bool) -> None:
+    await limit(desk, 1, strict=strict)
+    first, second, third = await ids_of(desk, 3)
+    running = await only(desk)
+    await desk.store.carry_out(desk.tenant, [cancel(first), cancel(second)])
+    assert (await desk.job(first)).cancel_requested_at is not None
+    assert await desk.claimed(limit=10) == []
+    assert await location(desk, third) is Location.BLOCKED
+    await desk.do(cancel_ack(running))
+    assert await desk.claimed(limit=10) == [third]
+
+
 async def test_a_cancelled_head_gives_its_place_to_the_next_and_a_cancelled_blocked_job_gives_none(desk: Desk) -> None:
     await limit(desk, 1)
     first, second, third = await ids_of(desk, 3)

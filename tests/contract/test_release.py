@@ -10,8 +10,9 @@ from interlock.domain.decide import Order
 from interlock.domain.job import MAX_RELEASES, Receipt
 from interlock.domain.lifecycle import Location, Status, Verb
 from interlock.errors import Invalid
-from tests.contract.builders import NEVER, Desk, cancel, complete, fail, release, save
+from tests.contract.builders import FIXED, NEVER, Desk, cancel, cancel_ack, complete, fail, release, save
 from tests.contract.doors import Door, move
+from tests.contract.lines import BOT, ids_of, limit
 
 
 async def test_a_released_job_can_be_claimed_at_once_with_the_same_attempt(desk: Desk) -> None:
@@ -108,6 +109,35 @@ async def test_a_parent_released_together_with_the_end_of_its_child_is_not_stran
         await desk.do(complete(await desk.again(parent)))
 
 
+@pytest.mark.parametrize("end", ["force", "fail", "cancel", "ack"])
+async def test_a_parent_released_together_with_the_end_of_its_child_waits_once(desk: Desk, end: str) -> None:
+    """Calls that are made at the same time share a batch, so this happens to those who never meant it."""
+    await limit(desk, 2)
+    parent = await desk.running(type="parent", **BOT)
+    child = (
+        await desk.job(await desk.add(type="child", parent_id=parent.id))
+        if end == "cancel"
+        else await desk.running(type="child", parent_id=parent.id)
+    )
+    if end == "ack":
+        await desk.do(cancel(child.id))
+    ends: dict[str, Order] = {
+        "force": cancel(child.id, force=True),
+        "cancel": cancel(child.id),
+        "fail": fail(child, retryable=False),
+        "ack": cancel_ack(child),
+    }
+    await desk.store.carry_out(desk.tenant, [release(parent, children=(child.id,)), ends[end]])
+    others = await ids_of(desk, 2)
+    (stats,) = [queue for queue in await desk.store.stats(desk.tenant) if queue.type == "parent"]
+    assert (stats.ready, stats.in_progress) == (1, 0)
+    running = await desk.claim(limit=10)
+    assert {job.id for job in running} == {parent.id, others[0]}
+    for job in running:
+        await desk.do(complete(job))
+    assert await desk.claimed(limit=10) == others[1:]
+
+
 async def test_two_parents_may_wait_at_the_same_time(desk: Desk) -> None:
     parents = [await desk.running(type=type) for type in ("p1", "p2")]
     children = [await desk.running(type=f"c{i}", parent_id=parent.id) for i, parent in enumerate(parents)]
@@ -167,7 +197,7 @@ async def test_a_waiting_parent_can_be_cancelled_and_its_children_end_in_peace(d
 
 
 async def test_beyond_a_thousand_releases_a_release_counts_as_a_failure(desk: Desk, door: Door) -> None:
-    job = await desk.job(await desk.add(max_attempts=2))
+    job = await desk.job(await desk.add(max_attempts=2, backoff=FIXED))
     await move(door, job, Status.QUEUED, desk.clock.now, releases=MAX_RELEASES - 1)
     (grant,) = await desk.claim()
     last = await desk.do(release(grant))
@@ -176,7 +206,7 @@ async def test_beyond_a_thousand_releases_a_release_counts_as_a_failure(desk: De
 
     (grant,) = await desk.claim()
     counted = await desk.do(release(grant, reason="quota"))
-    assert (counted.status, counted.attempt) == (Status.RETRY, 2)
+    assert (counted.status, counted.attempt, counted.run_at) == (Status.RETRY, 2, desk.after(10))
     now = await desk.job(job.id)
     assert json.loads(now.error or "")["kind"] == "too_many_releases"
     assert await desk.do(release(grant)) == counted

@@ -87,6 +87,8 @@ FORBIDDEN = [
     "DELETE FROM prune",
     "INSERT INTO setback SELECT * FROM setback",
     "DELETE FROM setback",
+    "INSERT INTO straggler SELECT * FROM straggler",
+    "DELETE FROM straggler",
     "INSERT INTO stretch SELECT * FROM stretch",
     "DELETE FROM stretch",
     "DELETE FROM stretch_word",
@@ -249,6 +251,8 @@ async def test_without_its_tenant_no_row_of_any_table_is_seen(
     desk: Desk, door: Door, app: Door, place: str, postgres: Postgres, clock: ManualClock, setting: str
 ) -> None:
     await furnish(desk)
+    # Written by triggers of a shard, while a tenant is leaving it.
+    await door.run("insert into straggler (tenant, job_id) select tenant, id from job where tenant = $1", desk.tenant)
     names = await tables(door, with_tenant=True)
     for table in names:
         assert await app.run(f"select 1 from {table} limit 1"), f"{table} has no row to hide"

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from interlock.domain.job import Receipt
 from interlock.storage.contract import Store
 from interlock.storage.migrate import migrations
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.opening import open_router
+from interlock.storage.sqlite import claim
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.routes import Routes
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import OPERATOR, Desk, cancel, complete, new_job, release
+from tests.contract.builders import OPERATOR, Desk, ask, cancel, complete, new_job, release, revoke
 from tests.contract.doors import DatabaseError
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, ManualClock
+from tests.support.stores import APP_LOGIN, ManualClock, migrated_file
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -73,6 +79,45 @@ async def test_a_job_that_could_not_be_added_leaves_nothing_to_mistake(desk: Des
     never = await desk.add(type="never")
     assert await desk.claimed(types=frozenset({"other"}), limit=9) == [other]
     assert await beside.claimed(types=frozenset({"never"}), limit=9) == [never]
+
+
+async def test_a_finish_goes_by_what_others_have_done_since_the_grant(desk: Desk, beside: Desk) -> None:
+    """What a process remembers of its grants is used only while it holds: same fence, same worker, same version."""
+    await desk.add_all([new_job() for _ in range(12)])
+    jobs = await desk.claim(limit=12)
+    asked, lost = jobs[3], jobs[7]
+    await beside.do(cancel(asked.id))
+    await beside.do(revoke(lost.id))
+    taken = await beside.again(lost, worker="w1")
+    answers = await desk.store.carry_out(desk.tenant, [complete(job) for job in jobs])
+    versions = {job.id: a.version for job, a in zip(jobs, answers, strict=True) if isinstance(a, Receipt)}
+    assert versions == {job.id: 4 if job is asked else 3 for job in jobs if job is not lost}
+    await desk.do(complete(taken))
+    await beside.verify()
+
+
+async def test_on_sqlite_a_grant_that_was_rolled_back_is_forgotten(tmp_path: Path, clock: ManualClock) -> None:
+    """Another process then grants the same jobs at the same fence, and a finish here continues its history."""
+    path, tenant = migrated_file(tmp_path / "interlock.db"), "acme"
+    here, there = await SQLiteStore.open(path, clock=clock), await SQLiteStore.open(path, clock=clock)
+    try:
+        desk, beside = Desk(here, tenant, clock), Desk(there, tenant, clock)
+        await desk.add_all([new_job() for _ in range(12)])
+
+        def grant_and_fail(connection: Connection) -> None:
+            assert len(claim.claim(connection, Routes(tenant), tenant, ask(limit=12), (), Counter())) == 12
+            raise ArithmeticError
+
+        with pytest.raises(ArithmeticError):
+            await here._write(grant_and_fail)
+        clock.advance(1)
+        jobs = await beside.claim(limit=12)
+        answers = await here.carry_out(tenant, [complete(job) for job in jobs])
+        assert [answer.version for answer in answers if isinstance(answer, Receipt)] == [3] * 12
+        await desk.verify()
+    finally:
+        await here.close()
+        await there.close()
 
 
 async def test_whatever_may_make_a_job_claimable_wakes_who_waits_here(desk: Desk) -> None:

@@ -40,7 +40,7 @@ from tests.model.life import (
     retry_delay,
     turn,
 )  # fmt: skip
-from tests.model.lines import Lines
+from tests.model.lines import Limit, Lines
 from tests.model.progress import Progress
 
 
@@ -300,7 +300,8 @@ class Model(Lines, Gates, Progress):
                 other.awaiting.discard(life.id)
         if origin == Status.RUNNING and status != Status.RUNNING:
             life.worker = life.lease_expires_at = life.heartbeat_at = None
-            life.kept_place = life.agent is not None and self.limit_of(life.agent).strict
+            limit = Limit() if life.agent is None else self.limit_of(life.agent)
+            life.kept_place = limit.strict and limit.most is not None  # without a limit there is no place to keep
             by_worker = verb in (Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.OPEN_GATE, Verb.CANCEL_ACK)
             life.ends[life.fence] = End(verb, actor, receipt(life) if by_worker else None)
         return receipt(life)

@@ -122,6 +122,25 @@ class Machine(Script):
             chosen.append(held.id if mine else UNKNOWN)
         self._carry_out([Release(held.id, held.fence, held.worker, children=tuple(chosen))])
 
+    @rule(pick=picks("live"), force=st.booleans(), parent_first=st.booleans())
+    def wait_while_a_child_ends(self, pick: Pick, force: bool, parent_first: bool) -> None:
+        """In one batch, as calls that are made at the same time share one."""
+        held = self.held(pick)
+        mine = [life.id for life in by_seq(self.model.jobs.values()) if life.born.parent_id == held.id]
+        wait = Release(held.id, held.fence, held.worker, children=tuple(mine))
+        ends = [Cancel(child, "user:ann", force=force) for child in mine]
+        self._carry_out([wait, *ends] if parent_first else [*ends, wait])
+
+    @rule(
+        jobs=st.lists(picks("running", "waiting", "asking"), min_size=2, max_size=4),
+        force=st.sampled_from((False, False, True)),
+    )
+    def cancel_many(self, jobs: list[Pick], force: bool) -> None:
+        """Some are cancelled, some only asked to stop, some the children of others."""
+        ids = dict.fromkeys(self.job(pick) for pick in jobs)
+        below = [life.id for life in by_seq(self.model.jobs.values()) if life.born.parent_id in ids]
+        self._carry_out([Cancel(id, "user:ann", force=force) for id in dict.fromkeys([*ids, *below])])
+
     @rule(batch=st.lists(draws.orders, min_size=2, max_size=5))
     def carry_out(self, batch: list[Say]) -> None:
         self._carry_out([self.say(words) for words in batch])

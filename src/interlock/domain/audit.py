@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
 from interlock.domain.job import HistoryRow
+
+Link = Callable[[bytes | None, str], bytes]  # from the hash before and the id of a job to its next hash
 
 
 class Chronicle(NamedTuple):
@@ -41,16 +44,29 @@ def history_hash(
     at: int,
 ) -> bytes:
     """SHA-256 over the hash before and every field as length:text, where a null is a dash; lengths count bytes."""
-    around = _around if reason is None and metadata is None else _fields_around
-    before, after = around(
-        tenant, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at
-    )  # fmt: skip
-    return sha256(b"%b%b36:%b%b" % (previous or b"", before, job_id.encode(), after)).digest()
+    linked = _common_link if reason is None and metadata is None else link
+    fields = (tenant, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
+    return linked(*fields)(previous, job_id)
 
 
-def _fields_around(tenant: str, *fields: object) -> tuple[bytes, bytes]:
-    """What comes before and after the id of the job."""
-    return _field(tenant), b"".join(map(_field, fields))
+def link(
+    tenant: str,
+    version: int,
+    from_status: str | None,
+    to_status: str,
+    verb: str,
+    actor: str,
+    attempt: int,
+    fence: int,
+    reason: str | None,
+    metadata: str | None,
+    at: int,
+) -> Link:
+    """The same for any job and hash before: what rows of jobs that move alike have in common is put into words once."""
+    before = _field(tenant) + b"36:"
+    fields = (version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
+    after = b"".join(map(_field, fields))
+    return lambda previous, job_id: sha256(b"".join((previous or b"", before, job_id.encode(), after))).digest()
 
 
 def _field(value: object) -> bytes:
@@ -60,5 +76,4 @@ def _field(value: object) -> bytes:
     return b"%d:%b" % (len(text), text)
 
 
-# Most jobs of a batch make the same move: what their rows have in common is put into words once.
-_around = lru_cache(1024)(_fields_around)
+_common_link = lru_cache(1024)(link)

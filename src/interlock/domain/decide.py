@@ -188,14 +188,14 @@ def _finish(order: Ending, job: Standing, now: int, chance: float) -> Change | E
             facts={"gate_id": order.gate_id}, sanitized=order.sanitized,
         )  # fmt: skip
         return change._replace(gate_id=order.gate_id)
+    backoff = Backoff.from_text(job.backoff) if job.backoff else DEFAULT_BACKOFF
     if isinstance(order, Fail):
-        backoff = Backoff.from_text(job.backoff) if job.backoff else DEFAULT_BACKOFF
         delay = after_failure(backoff, job.attempt, chance, order.retry_after_seconds)
         change = _try_again(job, order.verb, actor, None, order.error, now + delay)
         return change._replace(sanitized=order.sanitized)
     if job.releases >= MAX_RELEASES:
         error = error_text(f"released more than {MAX_RELEASES} times", "too_many_releases")
-        return _try_again(job, order.verb, actor, order.reason, error, now + DEFAULT_BACKOFF.delay(job.attempt, chance))
+        return _try_again(job, order.verb, actor, order.reason, error, now + backoff.delay(job.attempt, chance))
     if order.delay_seconds is not None:
         run_at = now + round(order.delay_seconds * SECOND)
     else:

@@ -111,6 +111,7 @@ class NewJob(NamedTuple):
     redrive_of: str | None = None
     created_by: str = "user:local"
     requested_by: str | None = None
+    fault: Error | None = None  # why it is refused, unless its key answers with a job that is there
 
     def born(self, tenant: str, told: Enqueued) -> Job | None:
         """The job as it is right after its enqueue; None where only the database can tell."""

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import unicodedata
+from functools import lru_cache
 from itertools import accumulate, count
 from operator import sub
 from typing import NoReturn
@@ -77,7 +78,9 @@ def check(text: str | bytes, *, what: str, limit: int) -> str:
 
 def measured(text: bytes, *, what: str, limit: int) -> str:
     """Return the text, or raise because it is too large; as a part of a text that was checked it is sound."""
-    return _read(text, what, limit)[0]
+    if len(text) > limit:
+        raise TooLarge(what, len(text), limit)
+    return text.decode()
 
 
 def mend(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
@@ -109,7 +112,12 @@ def mend_text(value: str) -> tuple[str, bool]:
 
 def is_visible_name(value: str, *, limit: int = 200) -> bool:
     """Tell whether a string can serve as a name: short, on one line, not padded, with something to see."""
-    if not 1 <= len(value) <= limit or value != value.strip():
+    return 1 <= len(value) <= limit and _is_visible(value)
+
+
+@lru_cache(1024)  # most requests name the same few types and workers
+def _is_visible(value: str) -> bool:
+    if value != value.strip():
         return False
     if value.isascii():
         return value.isprintable()

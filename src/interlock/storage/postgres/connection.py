@@ -36,6 +36,7 @@ _NOT_NOW: Final = (
     asyncpg.DiskFullError,
     asyncpg.OutOfMemoryError,
 )
+_POOLED: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 _LOST: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -125,6 +126,11 @@ class Link:
                 meaning = Unavailable(f"PostgreSQL could not serialise this change: {error}")
             except _NOT_NOW as error:
                 meaning = Unavailable(f"PostgreSQL cannot do this now: {error}")
+            except _POOLED as error:
+                raise Unavailable(
+                    "a pooler mixes up prepared statements; PgBouncer keeps them apart from 1.21 on, with "
+                    "max_prepared_statements above 0"
+                ) from error
             except _LOST as error:
                 if held and isinstance(error, TimeoutError) and self._nodes.pass_over(turn):
                     await self.pool.expire_connections()

@@ -97,7 +97,7 @@ async def enqueue(
         routes = await known.routes.of(connection, tenant, jobs)
         lines = await known.agents.of(connection, tenant, jobs, terms.implicit_agents)
         batch = _Batch(connection, tenant, jobs, routes, lines, terms.registry)
-        if not whole and not any(job.parent_id for job in jobs):
+        if not any(job.parent_id for job in jobs) and not (whole and _may_be_refused(jobs, lines)):
             return await _enqueue(batch, {})
         async with connection.transaction():
             answers = await _enqueue(batch, await _parents(connection, tenant, jobs))
@@ -113,6 +113,14 @@ async def enqueue(
         raise
     except _Whole as refused:
         return refused.answers
+
+
+def _may_be_refused(jobs: Sequence[NewJob], lines: Sequence[int | None]) -> bool:
+    """Whether the others may have to be undone for the sake of one; else one statement is all or nothing by itself."""
+    return any(
+        job.idempotency_key is not None or job.fault is not None or (job.agent_kind is not None and line is None)
+        for job, line in zip(jobs, lines, strict=True)
+    )
 
 
 class _Batch(NamedTuple):
@@ -137,7 +145,8 @@ async def _parents(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dic
 async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | Refused]:
     connection, tenant, jobs = batch.connection, batch.tenant, batch.jobs
     faults = [
-        _parent_fault(job, parents) or _agent_fault(job, line) for job, line in zip(jobs, batch.lines, strict=True)
+        job.fault or _parent_fault(job, parents) or _agent_fault(job, line)
+        for job, line in zip(jobs, batch.lines, strict=True)
     ]
     checked = zip(jobs, batch.routes, batch.lines, faults, strict=True)
     good = [(job, route, line) for job, route, line, fault in checked if fault is None]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from random import random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
+from interlock.domain import principal
 from interlock.domain.approval import OpenGate
 from interlock.domain.audit import history_hash
 from interlock.domain.change import Change, Standing, Unchanged
@@ -27,12 +28,15 @@ from interlock.domain.job import ANY_FENCE, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.sqlite import approvals, beats, edits, history, moves
+from interlock.storage.sqlite.alike import Alike
 from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.held import Held
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
 from interlock.storage.turns import turns
 
 _SQL: Final = load("interlock.storage.sqlite", "change.sql")
+_SUCCEEDED: Final = Status.SUCCEEDED
 _ENDINGS: Final = (Fail, Release, CancelAck, OpenGate)
 
 
@@ -51,6 +55,8 @@ def carry_out(
     connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes | None = None
 ) -> list[Receipt | Refused]:
     """Decide and write each order; two orders for one job follow each other."""
+    if all(type(order) is Complete for order in orders) and len({order.id for order in orders}) == len(orders):
+        return _complete(connection, tenant, cast("Sequence[Complete]", orders))
     answers: dict[int, Receipt | Refused] = {}
     for turn in turns(orders):
         plain = {i: order for i in turn if isinstance(order := orders[i], Complete)}
@@ -67,39 +73,61 @@ def carry_out(
 def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -> list[Receipt | Refused]:
     """The hot finish: nothing to decide, the grant only has to be the current one."""
     now = connection.now
-    rows = connection.rows(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps([o.id for o in orders])})
-    found = {row[0]: row for row in rows}
+    held = _held(connection, tenant, [order.id for order in orders])
     answers: list[Receipt | Refused] = []
-    ended, seqs, bases, lines, history_rows = [], [], [], [], []
+    ended, bases, lines = [], [], []
     results: list[tuple[object, ...]] = []
+    moves_alike: dict[tuple[object, ...], Alike] = {}
     for order in orders:
-        row = found.get(order.id)
+        id, given, by, result, summary, usage, sanitized, _ = order
+        row = held.get(id)
         if row is None:
-            answers.append(Refused(NotFound(order.id)))
+            answers.append(Refused(NotFound(id)))
             continue
-        id, seq, status, fence, worker, version, attempt, head, base, line = row
-        if status != "running" or order.fence not in (fence, ANY_FENCE) or worker != order.worker:
+        _, seq, status, fence, worker, version, attempt, base, line, head = row
+        if status != "running" or (given != fence and given != ANY_FENCE) or worker != by:
             answers.append(_repeated(connection, tenant, order))
             continue
-        actor = f"worker:{worker}"
         version += 1
-        hash = history_hash(
-            head, tenant, id, version, "running", "succeeded", "complete", actor, attempt, fence, None, None, now
-        )
-        if order.result is not None or order.result_summary is not None or order.usage is not None:
-            results.append((seq, order.result, order.result_summary, order.usage, order.sanitized))
-        history_rows.append((seq, version, actor, attempt, fence, hash))
-        answers.append(Receipt(id, fence, Status.SUCCEEDED, attempt, version, None, now))
+        move = (version, worker, attempt, fence)
+        alike = moves_alike.get(move)
+        if alike is None:
+            actor = principal.worker(by)
+            alike = Alike(tenant, now, version, "running", "succeeded", "complete", actor, attempt, fence)
+            moves_alike[move] = alike
+        alike.add(seq, id, head)
+        if result is not None or summary is not None or usage is not None:
+            results.append((seq, result, summary, usage, sanitized))
+        answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version, None, now)))
         ended.append(id)
-        seqs.append(seq)
         bases.append(base)
         lines.append(line)
+    seqs = [seq for alike in moves_alike.values() for seq in alike.seqs()]
     connection.update(_SQL["complete"], {"tenant": tenant, "now": now}, seqs)
     connection.insert(_SQL["insert_result"], (tenant,), results)
-    connection.insert(_SQL["insert_success"], (tenant, now), history_rows)
+    for alike in moves_alike.values():
+        alike.write(connection)
     moves.tell_succeeded(connection, tenant, seqs, bases, lines)
     _tell_parents(connection, tenant, ended)
     return answers
+
+
+def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Held]:
+    """Where these jobs stand: as remembered, where nothing has changed since, else as they are read."""
+    alike: dict[tuple[object, ...], list[Held]] = {}
+    for job in connection.granted.take(tenant, ids, connection.undone):
+        alike.setdefault((job.fence, job.worker, job.version), []).append(job)
+    held: dict[str, Held] = {}
+    for grant, jobs in alike.items():
+        ranges = connection.ranges([job.seq for job in jobs])
+        still = (connection.rows(_SQL["still_held"], (tenant, *range, *grant))[0][0] for range in ranges)
+        if ranges and sum(still) == len(jobs):
+            held |= {job.id: job for job in jobs}
+    others = [id for id in ids if id not in held] if len(held) < len(ids) else []
+    if others:
+        rows = connection.rows(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps(others)})
+        held |= {row[0]: Held._make(row) for row in rows}
+    return held
 
 
 def _repeated(connection: Connection, tenant: str, order: Ending) -> Receipt | Refused:

@@ -15,9 +15,13 @@ CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version 
 LEFT JOIN approval g ON g.tenant = j.tenant AND g.id = j.gate_id;
 
 -- name: held_to_complete
-SELECT j.id, j.seq, j.status, j.fence, j.worker, j.version, j.attempt, h.hash, j.base, j.line
+SELECT j.id, j.seq, j.status, j.fence, j.worker, j.version, j.attempt, j.base, j.line, h.hash
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version;
+
+-- name: still_held
+-- How many jobs of a range are as they were granted.
+SELECT count(*) FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? AND status = 'running' AND fence = ? AND worker = ? AND version = ?;
 
 -- name: complete
 UPDATE job SET status = 'succeeded', version = version + 1, actor = 'worker:' || worker, worker = NULL, lease_expires_at = NULL,
@@ -28,9 +32,9 @@ WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 INSERT INTO job_history (tenant, at, seq, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, hash)
 VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: insert_success
-INSERT INTO job_history (tenant, at, seq, version, from_status, to_status, verb, actor, attempt, fence, hash)
-VALUES (?1, ?2, ?, ?, 'running', 'succeeded', 'complete', ?, ?, ?, ?);
+-- name: insert_alike
+INSERT INTO job_history (tenant, at, version, from_status, to_status, verb, actor, attempt, fence, seq, hash)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?, ?);
 
 -- name: insert_result
 INSERT INTO job_result (tenant, seq, result, result_summary, usage, sanitized) VALUES (?1, ?, ?, ?, ?, ?);
@@ -49,7 +53,8 @@ UPDATE job SET status = :status, version = version + 1, attempt = :attempt, rele
     ELSE (SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND (job.status = 'running' OR job.place_era IS a.era))
           FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line) END,
   place_era = CASE WHEN line IS NOT NULL AND status = 'running' AND :status <> 'running'
-    THEN (SELECT a.era FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line AND a.strict) ELSE place_era END,
+    THEN (SELECT a.era FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line AND a.strict AND a.max_concurrency IS NOT NULL)
+    ELSE place_era END,
   finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata
 WHERE tenant = :tenant AND seq = :seq;
 

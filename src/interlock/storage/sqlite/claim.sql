@@ -11,33 +11,44 @@ SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM route WHERE 
 SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL;
 
 -- name: ready_on_route
--- Due jobs of one route, best first; read lazily, so no more than needed is touched.
+-- Due jobs of one route. Several of these are put together and ordered; read lazily, so no more than needed is touched.
 SELECT run_at, seq FROM job INDEXED BY job_ready
-WHERE tenant = ? AND route = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0
-ORDER BY run_at, seq;
+WHERE tenant = ?1 AND run_at <= ?2 AND route = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
 -- name: ready_on_base
 -- The same for all routes that share a base, whatever their repository and affinity key.
 SELECT run_at, seq FROM job INDEXED BY job_ready_base
-WHERE tenant = ? AND base = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND route <> base
-ORDER BY run_at, seq;
+WHERE tenant = ?1 AND run_at <= ?2 AND base = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND route <> base;
 
 -- name: ready_across_repositories
 -- The same for all routes that differ only in their repository.
 SELECT run_at, seq FROM job INDEXED BY job_ready_across_repositories
-WHERE tenant = ? AND across_repositories = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0
-ORDER BY run_at, seq;
+WHERE tenant = ?1 AND run_at <= ?2 AND across_repositories = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
 -- name: ready_across_keys
 -- The same for all routes that differ only in their affinity key.
 SELECT run_at, seq FROM job INDEXED BY job_ready_across_keys
-WHERE tenant = ? AND across_keys = ? AND run_at <= ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0
-ORDER BY run_at, seq;
+WHERE tenant = ?1 AND run_at <= ?2 AND across_keys = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
 -- name: to_grant
--- The jobs about to be granted, with the hash of the newest row of each one's history.
-SELECT {job}, v.base, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
+-- The jobs about to be granted, with base, line, and the hash of the newest row of each one's history.
+SELECT {job}, v.base, v.line, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
 CROSS JOIN job_history h ON h.tenant = v.tenant AND h.seq = v.seq AND h.version = v.version;
+
+-- name: unchanged
+-- Whether each job of a range still is as it was born, and where it stands. The next two have as many rows, in the same order.
+SELECT version = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', seq, id, priority, route, line, run_at,
+  max_attempts
+FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
+
+-- name: bodies
+-- Whether there is no more in its body than what most have, and that.
+SELECT coalesce(requested_by, parent_id, redrive_of, idempotency_key, backoff, expiry_delay_seconds, headers, traceparent, webhook)
+  IS NULL, agent_kind, agent_id, created_by, created_at, payload
+FROM job_body WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
+
+-- name: births
+SELECT hash FROM job_history WHERE tenant = ? AND seq BETWEEN ? AND ? AND version = 1 ORDER BY seq;
 
 -- name: grant
 UPDATE job SET status = 'running', version = version + 1, fence = max(fence, :floor) + 1, worker = :worker,
@@ -46,10 +57,6 @@ UPDATE job SET status = 'running', version = version + 1, fence = max(fence, :fl
   lease_seconds = :lease_seconds, heartbeat_at = NULL, started_at = coalesce(started_at, :now), run_started_at = :now,
   updated_at = :now, verb = 'claim', actor = :actor, reason = NULL, metadata = NULL
 WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
-
--- name: insert_grant
-INSERT INTO job_history (tenant, at, seq, version, from_status, to_status, verb, actor, attempt, fence, hash)
-VALUES (?1, ?2, ?, ?, ?, 'running', 'claim', ?, ?, ?, ?);
 
 -- name: jobs_by_seq
 SELECT {job} FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value;
@@ -86,3 +93,11 @@ WHERE tenant = :tenant AND deadline <= :now AND deadline IS NOT NULL
 
 -- name: leases_of_types
 SELECT name, lease_seconds FROM job_type WHERE tenant = :tenant AND lease_seconds IS NOT NULL;
+
+-- name: any_leases_of_agents
+SELECT EXISTS (SELECT 1 FROM agent INDEXED BY agent_lease WHERE tenant = :tenant AND json_extract(defaults, '$.lease_seconds') IS NOT NULL);
+
+-- name: leases_of_agents
+SELECT a.kind, a.id, json_extract(a.defaults, '$.lease_seconds') FROM json_each(:names) n CROSS JOIN agent a INDEXED BY agent_lease
+  ON a.tenant = :tenant AND a.kind = n.value ->> 0 AND a.id = n.value ->> 1
+WHERE json_extract(a.defaults, '$.lease_seconds') IS NOT NULL;

@@ -16,6 +16,7 @@ import apsw
 
 from interlock.domain.audit import history_hash
 from interlock.errors import Error, Fatal, StorageBroken, Unavailable
+from interlock.storage.sqlite.held import Memory
 
 MEMORY: Final = ":memory:"
 BUSY_MILLISECONDS: Final = 60_000
@@ -28,6 +29,7 @@ CHECKPOINT_PAGES: Final = 8000  # hot pages are written many times between two c
 _SAFE: Final = 3_051_003
 _ALSO_SAFE: Final = ((3_050_007, 3_051_000), (3_044_006, 3_045_000))
 
+_FLAGS: Final = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOMUTEX
 _BROKEN: Final = (apsw.IOError, apsw.CorruptError, apsw.NotADBError)
 
 
@@ -44,10 +46,12 @@ class Connection:
         self.now = 0
         self._strangers = [True]  # empty while a verb is at work
         self.undone = 0  # how often a transaction, or a part of one, was rolled back
+        self.granted = Memory()
         self._log_pages = 0
         self._clock = clock
         try:
-            self.db = apsw.Connection(path, statementcachesize=256)
+            # No connection is used by two threads at once, so that its own lock would only cost time.
+            self.db = apsw.Connection(path, flags=_FLAGS, statementcachesize=256)
             self._set_up(path, readonly)
         except apsw.Error as error:
             raise explain(error, path) from error
@@ -133,12 +137,16 @@ class Connection:
 
         Jobs that arrived together are mostly granted and ended together, and a range is read without a list.
         """
-        runs = _runs(seqs)
-        if len(runs) == 1 or len(runs) * WORTH_A_RANGE <= len(seqs):
+        if runs := self.ranges(seqs):
             ranges = [facts | {"first": first, "last": last} for first, last in runs]
             self.db.executemany(statement.replace(IN_SEQS, "seq BETWEEN :first AND :last"), ranges)
         else:
             self.db.execute(statement, facts | {"seqs": json.dumps(seqs)})
+
+    def ranges(self, seqs: Sequence[int]) -> list[tuple[int, int]]:
+        """The first and last of each range that these make up; none where a list is worth more."""
+        runs = _runs(seqs)
+        return runs if len(runs) == 1 or len(runs) * WORTH_A_RANGE <= len(seqs) else []
 
     def read_clock(self) -> int:
         return self._clock()

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
-from interlock.domain.audit import history_hash
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.sqlite import moves
+from interlock.storage.sqlite.alike import Alike
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
@@ -98,7 +98,7 @@ def _sort_out(
     mine: dict[str, NewJob] = {}
     for job in jobs:
         key = job.idempotency_key
-        error = _parent_fault(job, open_parents) or _agent_fault(job, agents)
+        error = job.fault or _parent_fault(job, open_parents) or _agent_fault(job, agents)
         if key is not None and key in known:
             id, seq, body = known[key]
             same = body == job.body_sha256
@@ -135,14 +135,15 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
     now = connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
     found = routes.of(connection, jobs)
-    rows, bodies, history = [], [], []
+    rows, bodies = [], []
     first_due: dict[int, int] = {}
+    births: dict[str, Alike] = {}
     for seq, job, route in zip(count(first), jobs, found):
         # unpacked at once: looking up twenty names of a tuple takes longer than all the rest
         (
             id, type, payload, priority, run_at, delay, deadline, timeout, max_attempts, backoff, expiry_delay, headers,
             traceparent, tags, agent_kind, agent_id, affinity_key, repository, requires, key, body_sha256, webhook,
-            parent_id, redrive_of, created_by, requested_by,
+            parent_id, redrive_of, created_by, requested_by, _,
         ) = job  # fmt: skip
         due = now + round(delay * SECOND) if delay is not None else now if run_at is None else run_at
         line, limited = agents[agent_kind, str(agent_id)] if agent_kind is not None else (None, 0)
@@ -157,11 +158,14 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
              affinity_key, json.dumps(requires) if requires else "[]", key, body_sha256, backoff, expiry_delay, headers,
              traceparent, webhook, payload)
         )  # fmt: skip
-        hash = history_hash(None, tenant, id, 1, None, "queued", "enqueue", created_by, 1, 0, None, None, now)
-        history.append((seq, created_by, hash))
+        alike = births.get(created_by)
+        if alike is None:
+            alike = births[created_by] = Alike(tenant, now, 1, None, "queued", "enqueue", created_by, 1, 0)
+        alike.add(seq, id, None)
     connection.insert(_SQL["insert_job"], (tenant, now), rows)
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
-    connection.insert(_SQL["insert_birth"], (tenant, now), history)
+    for alike in births.values():
+        alike.write(connection)
     overtaken = moves.overtaken(connection, tenant, first_due)
     moves.tell_born(connection, tenant, range(first, first + len(jobs)), [r.base for r in found], {*first_due})
     moves.deal(connection, tenant, [(line, 0) for line in overtaken])

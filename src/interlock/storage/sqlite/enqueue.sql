@@ -15,10 +15,6 @@ INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, requested_b
   webhook, payload)
 VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: insert_birth
-INSERT INTO job_history (tenant, at, seq, version, to_status, verb, actor, attempt, fence, hash)
-VALUES (?1, ?2, ?, 1, 'queued', 'enqueue', ?, 1, 0, ?);
-
 -- name: by_key
 -- The jobs that hold these idempotency keys.
 SELECT b.idempotency_key, b.id, b.seq, b.body_sha256

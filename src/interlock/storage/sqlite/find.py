@@ -10,8 +10,8 @@ from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
 from interlock.storage.sqlite import stretches
-from interlock.storage.sqlite.claim import to_job
 from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.job_view import to_job
 from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "find.sql")

@@ -61,12 +61,11 @@ def tell_born(connection: Connection, tenant: str, seqs: Iterable[int], bases: I
 
 
 def tell_granted(
-    connection: Connection, tenant: str, seqs: Sequence[int], bases: Sequence[int], origins: Sequence[str]
+    connection: Connection, tenant: str, edges: Mapping[tuple[int, str], int], started: Iterable[tuple[int, str]]
 ) -> None:
-    """The same for jobs that start to run."""
-    edges = Counter(zip(bases, origins, strict=True))
+    """The same for jobs that start to run: how many by base and status, and each with the status it had."""
     _count(connection, tenant, {(base, origin, "running"): n for (base, origin), n in edges.items()})
-    announce(connection, tenant, zip(seqs, origins, repeat("running")))
+    announce(connection, tenant, ((seq, origin, "running") for seq, origin in started))
 
 
 def tell_succeeded(
@@ -123,11 +122,14 @@ def settle(connection: Connection, tenant: str, lines: Mapping[int, Line], freed
     """Give back places and hand out those that are free; the trigger settle_line does the same for direct SQL."""
     placed: list[int] = []
     changed = []
+    waiting = _first_in_line(connection, tenant, [no for no, n in lines.items() if n.used - freed.get(no, 0) < n.limit])
     for line in lines.values():
         used = line.used - freed.get(line.no, 0)
         next_due = None
-        if used < line.limit:
-            for run_at, seq in connection.db.execute(_SQL["without_place"], (tenant, line.no, line.limit - used)):
+        if line.no in waiting:
+            free = line.limit - used
+            rows = waiting[line.no] if free == 1 else connection.rows(_SQL["without_place"], (tenant, line.no, free))
+            for run_at, seq in rows:
                 if run_at > connection.now:
                     next_due = run_at
                     break
@@ -138,6 +140,14 @@ def settle(connection: Connection, tenant: str, lines: Mapping[int, Line], freed
     if placed:
         connection.update(_SQL["give_places"], {"tenant": tenant}, placed)
     connection.db.executemany(_SQL["keep_line"], changed)
+
+
+def _first_in_line(connection: Connection, tenant: str, lines: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+    """When the first job without a place is due, and its place in the order of arrival, for lines that have one."""
+    if not lines:
+        return {}
+    rows = connection.rows(_SQL["first_without_place"], {"tenant": tenant, "lines": json.dumps(lines)})
+    return {line: [(run_at, seq)] for line, run_at, seq in rows}
 
 
 def deal(connection: Connection, tenant: str, freed: Iterable[tuple[int, int]]) -> None:

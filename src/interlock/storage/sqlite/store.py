@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final, TypeVar
 
 import apsw
@@ -26,6 +27,7 @@ from interlock.storage.sqlite.audit import AuditVerbs
 from interlock.storage.sqlite.beats import checkpoint, heartbeat
 from interlock.storage.sqlite.connection import MEMORY, Connection, explain, permissions, prepare_file, wall_clock
 from interlock.storage.sqlite.gates import GateVerbs
+from interlock.storage.sqlite.job_view import to_job
 from interlock.storage.sqlite.operations import OperationVerbs
 from interlock.storage.sqlite.progress import ProgressVerbs
 from interlock.storage.sqlite.registry import RegistryVerbs
@@ -130,7 +132,7 @@ class SQLiteStore(
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
         def read(c: Connection) -> list[Job | None]:
             rows = c.rows(_READ["jobs"], {"tenant": tenant, "ids": json.dumps(job_ids)})
-            jobs = {job.id: job for job in map(claim.to_job, rows)}
+            jobs = {job.id: job for job in map(to_job, rows)}
             return [jobs.get(id) for id in job_ids]
 
         return await self.read_settled(tenant, read)
@@ -188,14 +190,15 @@ class SQLiteStore(
         return self._signal.event()
 
     async def _look_at_others(self) -> None:
-        """Runs only while somebody waits."""
-        seen = None
+        """Runs while somebody waits, and asks the database only if its log was written to, which is cheap to see."""
+        log, seen, written = Path(f"{self.path}-wal"), None, None
         loop = asyncio.get_running_loop()
         while loop.time() - self._watched_at < STOP_LOOKING_SECONDS:
-            version = await self._read(_data_version)
-            if version != seen:
-                self._signal.fire()
-            seen = version
+            if (now_written := _written(log)) != written:
+                version = await self._read(_data_version)
+                if version != seen:
+                    self._signal.fire()
+                seen, written = version, now_written
             await asyncio.sleep(LOOK_AT_OTHERS_SECONDS)
         self._lookout = None
 
@@ -266,6 +269,15 @@ class SQLiteStore(
 
     def _connect(self) -> Connection:
         return Connection(self.path, clock=self._clock)
+
+
+def _written(log: Path) -> tuple[int, int] | None:
+    """When a file was last written to; two writes within a tick of the file system's clock may look like one."""
+    try:
+        found = log.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _data_version(connection: Connection) -> object:

@@ -228,8 +228,10 @@ begin
       where n.previous <= 'retry' and n.status > 'running' and a.tenant = n.tenant and a.job_id = n.id
       returning n.id, n.line, n.place_era)
     select freed || coalesce(array_agg(x.line), '{}') into freed from (
-      select distinct gone.id, gone.line from gone join agent a on a.tenant = current_tenant() and a.no = gone.line
-      where a."strict" and gone.place_era = a.era) x;
+      select * from gone
+      union  -- those whose last child ended in this very statement
+      select n.id, n.line, n.place_era from changed n where n.id = any(parents) and n.previous <= 'retry' and n.status > 'running') x
+    join agent a on a.tenant = current_tenant() and a.no = x.line where a."strict" and x.place_era = a.era;
   end if;
   if lines then
     delete from ready q using changed n
@@ -237,7 +239,7 @@ begin
       and q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq;
     select freed || coalesce(array_agg(n.line), '{}') into freed
     from changed n join agent a on a.tenant = n.tenant and a.no = n.line
-    where n.line is not null and case
+    where n.line is not null and n.status <> 'running' and case  -- one that is only asked to stop still runs
       when n.previous = 'running' then n.status >= 'succeeded' or (a."strict" and n.place_era = a.era) is not true
       when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict" and n.place_era = a.era
       else false end;
@@ -252,7 +254,9 @@ begin
     insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)
     select j.tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline, j.line, must_line_up(j.tenant, j.line, j.place_era) from job j
     where j.tenant = current_tenant() and j.id = any(parents) and j.status <= 'retry'
-      and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id);
+      and not exists (select from job_await a where a.tenant = j.tenant and a.job_id = j.id)
+      -- one that began to wait and had its child end in this very statement has just entered
+      and not exists (select from changed n where n.id = j.id and n.status <= 'retry' and n.previous > 'retry');
   end if;
   if limited <> '{}' then
     if entered or parents is not null then  -- one of them may come before another that has a place and does not run

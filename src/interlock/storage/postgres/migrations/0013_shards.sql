@@ -43,6 +43,20 @@ comment on column interlock.tenant.state is
 create function interlock.move_lock(p_tenant text) returns bigint
   language sql immutable parallel safe return hashtextextended('interlock move ' || p_tenant, 0);
 
+create table interlock.straggler (
+  job_id uuid not null,
+  tenant text not null
+);
+create index straggler_tenant on interlock.straggler (tenant);
+comment on table interlock.straggler is
+  'Jobs that were changed while their tenant was leaving: their copies may be old, and go over again. Written by triggers, and only then.';
+comment on column interlock.straggler.tenant is 'Whose row this is; it leads every key.';
+comment on column interlock.straggler.job_id is 'The job.';
+alter table interlock.straggler enable row level security;
+alter table interlock.straggler force row level security;
+create policy tenant_only on interlock.straggler using (tenant = (select interlock.current_tenant()));
+grant select on interlock.straggler to interlock_app;
+
 -- Read in the transaction of the change itself, so that whoever has an old map is refused and looks again. A transaction that sees
 -- the past would read an old state: it locks the row, which fails if somebody has changed it since.
 create function interlock.refuse_departed() returns trigger language plpgsql as $$
@@ -50,7 +64,11 @@ declare
   whose text := interlock.current_tenant();
   standing text;
 begin
-  if whose is null or not exists (select from interlock.shard s where s.here) then
+  if not exists (select from interlock.shard s where s.here) then
+    return null;
+  end if;
+  if whose is null then  -- somebody who needs no tenant to see rows: no lock keeps them out, but what they change is noted
+    perform set_config('interlock.leaving', 'yes', true);
     return null;
   end if;
   if pg_try_advisory_xact_lock_shared(interlock.move_lock(whose)) then
@@ -59,7 +77,10 @@ begin
     else
       select t.state into standing from interlock.tenant t where t.tenant = whose for share;
     end if;
-    if standing = 'here' or (standing = 'leaving' and (tg_op <> 'DELETE' or tg_table_name <> 'job')) then
+    if standing = 'here' then
+      return null;
+    elsif standing = 'leaving' and (tg_op <> 'DELETE' or tg_table_name <> 'job') then
+      perform set_config('interlock.leaving', 'yes', true);
       return null;
     end if;
   end if;
@@ -83,6 +104,63 @@ begin
                       execute function interlock.refuse_departed()', guarded.changes, guarded.name);
   end loop;
 end $$;
+
+-- What a job is made of is noted whenever it is written, if the guard has found that its tenant is leaving. A parent that waited for a
+-- child becomes ready when that ends, without being written itself.
+create function interlock.note_stragglers() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+begin
+  insert into straggler (tenant, job_id)
+  select n.tenant, n.id from written n
+  union select n.tenant, n.parent_id from written n where n.parent_id is not null and n.status >= 'succeeded';
+  return null;
+end $$;
+create trigger note_stragglers_born after insert on interlock.job referencing new table as written for each statement
+  when (current_setting('interlock.leaving', true) = 'yes') execute function interlock.note_stragglers();
+create trigger note_stragglers after update on interlock.job referencing new table as written for each statement
+  when (current_setting('interlock.leaving', true) = 'yes') execute function interlock.note_stragglers();
+
+create function interlock.note_straggler() returns trigger
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+begin
+  insert into straggler (tenant, job_id) values (coalesce(new.tenant, old.tenant), coalesce(new.job_id, old.job_id));
+  return null;
+end $$;
+do $$
+declare
+  name text;
+begin
+  foreach name in array array['job_checkpoint', 'job_step', 'job_event', 'artifact'] loop
+    execute format('create trigger note_straggler after insert or update or delete on interlock.%I for each row
+                      when (current_setting(''interlock.leaving'', true) = ''yes'') execute function interlock.note_straggler()', name);
+  end loop;
+end $$;
+
+-- Waiting jobs go over ahead of their tenant: their deadlines are for the shard where it lives to keep.
+create or replace function interlock.due_deadlines(p_now timestamptz, p_limit integer) returns table (tenant text, job_id uuid)
+  language sql stable security definer set search_path = interlock, pg_temp as $$
+  (
+  with recursive t(tenant) as (
+    (select x.tenant from ready x where x.deadline is not null order by x.tenant limit 1)
+    union all
+    select (select x.tenant from ready x where x.tenant > t.tenant and x.deadline is not null order by x.tenant limit 1) from t where t.tenant is not null
+  )
+  select q.tenant, q.job_id from t join tenant n on n.tenant = t.tenant and n.state <> 'gone' cross join lateral
+    (select tenant, job_id from ready where tenant = t.tenant and deadline <= p_now order by deadline limit p_limit) q
+  limit p_limit
+  )
+  union all
+  (
+  with recursive t(tenant) as (
+    (select x.tenant from job_await x where x.deadline is not null order by x.tenant limit 1)
+    union all
+    select (select x.tenant from job_await x where x.tenant > t.tenant and x.deadline is not null order by x.tenant limit 1) from t where t.tenant is not null
+  )
+  select q.tenant, q.job_id from t cross join lateral
+    (select tenant, job_id from job_await where tenant = t.tenant and deadline <= p_now order by deadline limit p_limit) q
+  limit p_limit
+  )
+$$;
 
 -- A tenant that was never here is not made by the way: a router that has asked the directory says so first.
 create function interlock.refuse_stranger() returns trigger language plpgsql as $$

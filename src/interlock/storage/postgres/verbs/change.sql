@@ -8,7 +8,7 @@ create or replace function interlock.complete(
   set enable_hashjoin = off set jit = off as $$
 begin
   at := interlock.clock();
-  perform set_config('interlock.tenant', p_tenant, true);
+  p_tenant := set_config('interlock.tenant', p_tenant, true);
   with done as (
     -- The place of an id among the sorted ones is found by halving: nothing is joined, so no join can be turned round.
     update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
@@ -69,7 +69,8 @@ begin
     lease_expires_at = case when u.status = 'running' then j.lease_expires_at end,
     gate_id = u.gate_id, finished_at = case when u.status >= 'succeeded' then t end, updated_at = t,
     place_era = case when j.line is not null and j.status = 'running' and u.status <> 'running' then
-      (select a.era from interlock.agent a where a.tenant = p_tenant and a.no = j.line and a."strict") else j.place_era end
+      (select a.era from interlock.agent a where a.tenant = p_tenant and a.no = j.line and a."strict" and a.max_concurrency is not null)
+      else j.place_era end
   -- From the few named jobs, which standings has locked, to the table, whatever the planner believes of its size: offset 0 keeps
   -- the join from being turned round, and the limit makes the few look few.
   from (select u.*, k.at from unnest(ids, versions, statuses, verbs, actors, attempts, release_counts, reasons, metadatas, run_ats, errors,

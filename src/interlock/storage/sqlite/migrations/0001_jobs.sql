@@ -34,6 +34,7 @@ CREATE TABLE agent (
   PRIMARY KEY (tenant, no)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX agent_name ON agent (tenant, kind, id);
+CREATE INDEX agent_lease ON agent (tenant, kind, id) WHERE json_extract(defaults, '$.lease_seconds') IS NOT NULL;
 CREATE INDEX agent_due ON agent (tenant, next_due) WHERE next_due IS NOT NULL;
 
 -- How many jobs moved from one status to another, minute by minute, by the base of their route; '' is birth or deletion. Of those that
@@ -75,6 +76,8 @@ CREATE TABLE queue (
   CHECK ((paused_at IS NULL) = (paused_by IS NULL))
 ) WITHOUT ROWID;
 
+-- Unlike the others a table with row ids: its rows are rewritten all the time, and that takes a quarter less than where tenant and seq
+-- are compared at every step of every search. Nothing keeps the row ids; VACUUM may change them.
 CREATE TABLE job (
   tenant              TEXT NOT NULL,
   id                  TEXT NOT NULL,
@@ -132,7 +135,7 @@ CREATE TABLE job (
   CONSTRAINT running_has_started CHECK (status <> 'running' OR (started_at IS NOT NULL AND run_started_at IS NOT NULL)),
   CONSTRAINT attempt_within_max CHECK (attempt BETWEEN 1 AND max_attempts AND max_attempts <= 100),
   CONSTRAINT priority_in_range CHECK (priority BETWEEN -1000 AND 1000)
-) WITHOUT ROWID;
+);
 CREATE UNIQUE INDEX job_id ON job (tenant, id);
 CREATE INDEX job_ready ON job (tenant, route, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 CREATE INDEX job_ready_base ON job (tenant, base, run_at, seq)

@@ -3,8 +3,13 @@
 
 -- Interlock's verbs write their history rows in bulk; meanwhile only_interlock_may_change_jobs() is 0. For any other change it is 1
 -- and the row is written here. The work is behind a view, since a trigger's whole body costs time even when its WHEN is false.
+-- The commonest moves, claim and complete, are found legal first.
 CREATE TRIGGER rules_of_change AFTER UPDATE ON job
-WHEN NOT (
+WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
+    WHEN OLD.status = 'queued' AND NEW.status = 'running' THEN NEW.fence > OLD.fence
+    WHEN OLD.status = 'running' AND NEW.status = 'succeeded' THEN NEW.fence = OLD.fence
+    ELSE 0 END)
+  AND NOT (
   CASE OLD.status
     WHEN 'queued' THEN NEW.status = 'running' OR NEW.status = 'cancelled' OR NEW.status = 'queued'
     WHEN 'running' THEN 1

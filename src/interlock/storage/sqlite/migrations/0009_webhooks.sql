@@ -144,6 +144,7 @@ END;
 -- A job may become claimable without a move of its own: its children have ended, or its turn in the line of its agent has come.
 CREATE TRIGGER tell_ready AFTER UPDATE OF awaiting, blocked ON job
 WHEN (OLD.awaiting > 0 OR OLD.blocked = 1) AND NEW.awaiting = 0 AND NEW.blocked = 0 AND OLD.version = NEW.version
+  AND EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = NEW.tenant)
   AND only_interlock_may_change_jobs() IS NOT NULL  -- named so that another tool reads it as its error
 BEGIN
   INSERT INTO event_to_tell SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
