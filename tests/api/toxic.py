@@ -60,7 +60,11 @@ class Line:
         self._open[writer] = task
         there: asyncio.StreamWriter | None = None
         try:
-            back, there = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+            try:
+                back, there = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+            except OSError:  # nobody is there, and that is passed on, too
+                writer.transport.abort()
+                return
             ways = [asyncio.create_task(self._pass_on(reader, there)), asyncio.create_task(self._pass_on(back, writer))]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             there.transport.abort()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from interlock import config
@@ -66,6 +68,29 @@ def test_databases_become_shards_and_a_tenant_moves_between_them(databases: dict
         4,
     )
     assert json.loads(cli.said("jobs", "list", "--json", "--database", databases["one"]))["items"] == []
+
+
+async def test_a_database_that_was_not_migrated_is_named_and_becomes_no_shard(
+    databases: dict[str, str], postgres: Postgres, tmp_path: Path
+) -> None:
+    name = f"interlock_bare_{os.getpid()}"
+    admin = await asyncpg.connect(postgres.dsn())
+    try:
+        await admin.execute(f"create database {name}")
+        cli = Shards({"one": databases["one"], "bare": postgres.dsn(name)}, tmp_path)
+        for shard in ("one", "bare"):
+            code, why = cli.refused("shards", "add", shard)
+            assert (code, why.count("shard bare: the database has no schema for Interlock yet")) == (1, 1)
+        assert cli.said("shards", "list").count("not added yet") == 2
+    finally:
+        await admin.execute(f"drop database if exists {name} with (force)")
+        await admin.close()
+
+
+def test_tenants_of_a_map_of_your_own_are_not_moved(databases: dict[str, str], tmp_path: Path) -> None:
+    cli = Shards(databases, tmp_path)
+    done = cli("shards", "move", "default", "other", INTERLOCK_SHARDS=cli.shards, INTERLOCK_SHARD_SUPPLIER="ours")
+    assert (done.returncode, "the shard supplier 'ours' says who lives where" in done.stderr) == (4, True)
 
 
 def test_without_shards_in_the_settings_there_is_nothing_to_list(tmp_path: Path) -> None:

@@ -101,12 +101,11 @@ class Plant:
     def programs(self) -> list[Program]:
         return [*self.servers.values(), *self.workers.values()]
 
-    def add_server(self, name: str) -> str:
+    def add_server(self, name: str, dsn: str | None = None) -> str:
         """Where it listens, also after it was started again."""
         port = free_port()
-        self.servers[name] = Program(
-            self.directory, name, "serve", "--port", str(port), "--database", self.dsn, INTERLOCK_TENANT=TENANT
-        )
+        words = ("serve", "--port", str(port), "--database", dsn or self.dsn)
+        self.servers[name] = Program(self.directory, name, *words, INTERLOCK_TENANT=TENANT)
         self.servers[name].start()
         return f"http://127.0.0.1:{port}"
 

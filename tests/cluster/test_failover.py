@@ -1,4 +1,4 @@
-"""A cluster of three changes its leader under load: nothing acknowledged is lost, and everybody goes on by itself."""
+"""A cluster of three changes its leader, or falls apart, under load: nothing acknowledged is lost, everybody goes on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.wire import new_id
 from tests.cluster.freezing import frozen
 from tests.cluster.hands import Hands, hands
+from tests.cluster.lines import Lines, lines
 from tests.cluster.plant import PATIENCE_SECONDS, TENANT, Plant, plant
 from tests.process.conftest import Judge
 from tests.support.cluster import Cluster, Node, cluster
@@ -25,18 +26,19 @@ from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 Property = Callable[[str, object], None]
 
 
-async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_when_it_hangs_and_when_it_is_killed(
+async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_cut_off_hangs_or_is_killed(
     tmp_path: Path, record_property: Property
 ) -> None:
     # One test, since starting a cluster takes longer than all that is done to it.
-    with cluster() as nodes:
+    with lines() as wires, cluster(wires.way) as nodes:
         await make_template(nodes)
         dsn = nodes.dsn(TEMPLATE, user=APP_LOGIN)
         place = Place("postgres", dsn)
         with plant(tmp_path, dsn) as works:
-            server = works.add_server("server")
-            works.add_worker("straight-1", dsn)
-            works.add_worker("straight-2", dsn)
+            far = nodes.dsn(TEMPLATE, user=APP_LOGIN, way=lambda node: wires.way(far_from(node), node.port))
+            server = works.add_server("server", far)
+            works.add_worker("straight", dsn)
+            works.add_worker("far", far)
             works.add_worker("over-http", server)
             await works.until_ready(server)
             works.produce(dsn)
@@ -45,6 +47,9 @@ async def test_a_cluster_loses_nothing_when_its_leader_is_switched_over_when_it_
                 await everybody_works(works, direct)
                 line = await switched_over(nodes, works, direct)
                 record_property("switchover", line)
+                await out_of_sight(nodes, wires, works, direct)
+                line = await cut_off(nodes, wires, works, direct)
+                record_property("cut off", line)
                 line = await hung(nodes, works, direct)
                 record_property("hung", line)
                 line, dead = await killed(nodes, works, direct)
@@ -65,6 +70,37 @@ async def switched_over(nodes: Cluster, works: Plant, direct: Hands) -> str:
     old, new = await asyncio.to_thread(nodes.switch_over)
     await everybody_works(works, direct)
     line = f"switched over from {old.name} to {new.name}: nobody was answered for {direct.longest_silence(began):.1f} s"
+    print(line)
+    return line
+
+
+def far_from(node: Node) -> str:
+    """The name of the lines by which those who are far reach a node."""
+    return f"the way to {node.name}"
+
+
+async def out_of_sight(nodes: Cluster, wires: Lines, works: Plant, direct: Hands) -> None:
+    """A server and a worker lose sight of the leader, and nothing tells them; the next leader they find by themselves."""
+    await asyncio.to_thread(nodes.until_whole)
+    old = await asyncio.to_thread(lambda: nodes.leader)
+    wires.silence(far_from(old))
+    await direct.everybody_works()  # those who still see it
+    await asyncio.to_thread(nodes.switch_over)
+    await everybody_works(works, direct)
+    wires.mend(far_from(old))
+
+
+async def cut_off(nodes: Cluster, wires: Lines, works: Plant, direct: Hands) -> str:
+    """The leader sees neither etcd nor its standbys any more, and everybody who works still sees it."""
+    await asyncio.to_thread(nodes.until_whole)
+    old = await asyncio.to_thread(lambda: nodes.leader)
+    began = time.monotonic()
+    wires.silence(old.name)
+    new = await asyncio.to_thread(nodes.wait_for_another, old)
+    await everybody_works(works, direct)
+    silence = direct.longest_silence(began)
+    wires.mend(old.name)
+    line = f"{old.name} cut off under load, {new.name} took over: nobody was answered for {silence:.1f} s"
     print(line)
     return line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 
 import asyncpg
@@ -12,6 +12,7 @@ import pytest
 
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Invalid, Unavailable
+from interlock.storage.postgres.connection import Conn, Link
 from interlock.storage.postgres.nodes import Node, Nodes, read
 from interlock.storage.postgres.store import PostgresStore
 from interlock.wire import new_id
@@ -159,6 +160,21 @@ async def test_a_wrong_login_is_told_as_such(server: PostgresServer) -> None:
     url = f"postgresql://nobody_we_know@127.0.0.1:{server.port},127.0.0.1:{server.port}/{TEMPLATE}"
     with pytest.raises(Unavailable, match=r"refused the connection.*nobody_we_know"):
         await PostgresStore.open(url)
+
+
+async def test_a_pooler_that_mixes_up_prepared_statements_is_told_as_such(server: PostgresServer) -> None:
+    link = await Link.open(server.dsn(TEMPLATE, user=APP_LOGIN), size=1)
+
+    def count(connection: Conn) -> Awaitable[int]:
+        return connection.fetchval("select count(*) from interlock.shard where name <> $1", "")
+
+    try:
+        assert await link.run(count) == 0
+        await link.run(lambda connection: connection.execute("deallocate all"))  # as if it led to another backend
+        with pytest.raises(Unavailable, match="max_prepared_statements above 0"):
+            await link.run(count)
+    finally:
+        await link.close()
 
 
 async def test_connections_to_a_node_that_takes_no_writes_any_more_are_replaced(

@@ -99,7 +99,7 @@ async def test_a_chore_that_fails_is_done_again(interlock_engine: Engine) -> Non
     await eventually(tried_often)
 
 
-async def test_steps_go_on_while_they_are_full_and_not_for_ever() -> None:
+async def test_steps_go_on_until_one_finds_nothing_and_not_for_ever() -> None:
     left = 7
 
     async def step() -> int:
@@ -108,12 +108,12 @@ async def test_steps_go_on_while_they_are_full_and_not_for_ever() -> None:
         left -= some
         return some
 
-    assert await in_steps(step, 3) == 7
+    assert await in_steps(step) == 7
 
     async def endless() -> int:
         return 3
 
-    assert await in_steps(endless, 3) == 3 * MOST_STEPS
+    assert await in_steps(endless) == 3 * MOST_STEPS
 
 
 async def test_old_claims_are_forgotten_once_their_jobs_no_longer_run(

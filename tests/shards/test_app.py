@@ -219,7 +219,64 @@ def test_what_does_not_go_together_is_refused_at_once(said: dict[str, Any], why:
         interlock.App(**said)
 
 
-async def test_a_supplier_that_no_package_offers_is_refused(addresses: dict[str, str]) -> None:
-    with pytest.raises(Invalid, match="no package offers a shard supplier named 'by-moon'"):
-        async with interlock.App(shards=addresses, shard_supplier="by-moon"):
+PACKAGE = """
+class ByName:
+    def __init__(self, shards):
+        self.first, self.last = shards[0], shards[-1]
+
+    async def queue_shards(self, tenant, type):
+        return [self.first, self.last]
+
+    async def current_shard(self, tenant, type):
+        return self.last
+
+
+def broken(shards):
+    raise RuntimeError("no map today")
+"""
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that offers suppliers, as if it were installed."""
+    about = tmp_path / "maps-1.dist-info"
+    about.mkdir()
+    (tmp_path / "maps_of_ours.py").write_text(PACKAGE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: maps\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(
+        "[interlock.shards]\nby-name = maps_of_ours:ByName\nbroken = maps_of_ours:broken\n"
+        "nothing = builtins:str\nmissing = maps_of_ours:Missing\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("offered")
+async def test_a_package_may_offer_a_supplier(addresses: dict[str, str], owners: dict[str, str]) -> None:
+    tenant = resident("a", "mapped by a package")
+    async with interlock.App(shards=addresses, tenant=tenant, shard_supplier="by-name") as app:
+
+        @app.task
+        async def nothing() -> None: ...
+
+        job = await nothing.enqueue()
+        await interlock.Worker(app).run(drain=True)
+        assert await has_run(job)()
+    assert (await jobs_in(owners["a"], tenant), await jobs_in(owners["b"], tenant)) == (0, 1)
+
+
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("by-moon", "no package offers a shard supplier named 'by-moon'"),
+        ("broken", "'broken' cannot be made: RuntimeError.*no map today"),
+        ("missing", "'missing' cannot be made: AttributeError"),
+        ("nothing", "'nothing' has no method queue_shards"),
+    ],
+)
+async def test_a_supplier_that_cannot_be_had_is_refused_at_the_start(
+    addresses: dict[str, str], name: str, why: str
+) -> None:
+    with pytest.raises(Invalid, match=why):
+        async with interlock.App(shards=addresses, shard_supplier=name):
             pass

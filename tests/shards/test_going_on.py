@@ -9,21 +9,30 @@ from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
 from typing import Any
 
+import asyncpg
 import pytest
 
 from interlock.domain.approval import Approval, GateFilter
+from interlock.domain.edit import Edit
 from interlock.domain.job import Filter, Job
+from interlock.domain.registry import Agent
+from interlock.domain.retry import SECOND
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.move import Mover
 from interlock.storage.shards.opening import open_router
 from tests.contract.artifacts import file, listed, show
-from tests.contract.builders import Desk, complete, fail, new_job, save
+from tests.contract.builders import OPERATOR, Desk, cancel, complete, fail, new_job, release, save
 from tests.contract.gates import ballot, decided, minted, waiting
 from tests.contract.progress import event, keep, report, step, tell
 from tests.support.shards import resident
 from tests.support.stores import ManualClock
+from tests.support.truth import check_postgres
 
+Turn = Callable[[], Coroutine[Any, Any, Any]]
 WAITING = 2_000
+LIMIT = 2
+# "verified" is inside a step or a pass, "step" between two steps, the others between two passes.
+WHILE_WORK_GOES_ON = ("verified", "step", "counted ahead", "caught up")
 
 
 class Beside:
@@ -53,7 +62,7 @@ class Work:
         self.desk = desk
         self.held = held
         self.gates = gates
-        self.turns: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+        self.turns: list[Turn] = [
             lambda: keep(desk, step(held[0])),
             lambda: desk.checkpoint(save(held[1], 1)),
             lambda: tell(desk, report(held[2], event("on the way"))),
@@ -107,15 +116,14 @@ async def test_whatever_is_done_to_jobs_that_have_gone_over_already_comes_along(
         at_last: dict[str, Any] = {}
 
         def at(point: str) -> None:
-            # "verified" is inside a step, "step" between two, "caught up" after all of them.
-            if point in ("verified", "step", "caught up"):
+            if point in WHILE_WORK_GOES_ON and not at_last:
                 turn = next(left, None)
                 if turn is not None:
                     beside.do(turn())
             elif point == "alone":
                 at_last.update(beside.do(everything(beside.desk)))
 
-        assert (await Mover(owners, stale_seconds=0.02, step=5, at=at).move(desk.tenant, "b"))[1:3] == ("a", "b")
+        assert (await Mover(owners, stale_seconds=0.02, step=4, at=at).move(desk.tenant, "b"))[1:3] == ("a", "b")
         assert next(left, None) is None, "the mover passed too few points for all that was to happen"
         assert await everything(desk) == at_last
         await desk.verify()
@@ -123,6 +131,112 @@ async def test_whatever_is_done_to_jobs_that_have_gone_over_already_comes_along(
         await decided(desk, ballot(gates[1]))
         await desk.do(complete(held[2]))
     finally:
+        await router.close()
+
+
+def planned(name: str, **fields: Any) -> dict[str, Any]:
+    return {"agent_kind": "planner", "agent_id": name, "type": name, **fields}
+
+
+async def check_there(owner: str, tenant: str) -> None:
+    """What only indexes the jobs of a tenant fits them."""
+    connection = await asyncpg.connect(owner)
+    try:
+        await check_postgres(connection, tenant)
+    finally:
+        await connection.close()
+
+
+async def test_waiting_jobs_keep_their_places_and_become_ready_while_they_are_on_the_way(
+    beside: Beside, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
+) -> None:
+    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    try:
+        desk = Desk(router, resident("a", "in lines"), clock)
+        far = Desk(beside.desk.store, desk.tenant, clock)
+        for name in ("lined", "tightened", "loosened", "late"):
+            limit = None if name == "tightened" else LIMIT
+            await router.set_agent(desk.tenant, Agent("planner", name, max_concurrency=limit))
+        for name in ("lined", "tightened", "loosened"):
+            await desk.add_all([new_job(**planned(name)) for _ in range(7)])
+        await desk.add(**planned("late", run_at=desk.after(5)))
+        parent = await desk.running(type="parent")
+        children = [await desk.running(type=f"child {i}", parent_id=parent.id) for i in range(2)]
+        await desk.do(release(parent, children=tuple(child.id for child in children)))
+        placed = await desk.claim(limit=LIMIT, types=frozenset({"lined"}))
+        edited, doomed = await desk.add_all([new_job(type="edited"), new_job(type="doomed")])
+
+        async def come_due() -> None:
+            clock.advance(6)
+            await far.store.join_lines(100)
+
+        turns: Iterator[Turn] = iter(
+            [
+                lambda: far.do(complete(placed[0])),  # the next in the line gets the place, and is not changed
+                lambda: far.do(complete(children[0])),
+                lambda: far.store.set_agent(desk.tenant, Agent("planner", "tightened", max_concurrency=LIMIT)),
+                lambda: far.do(complete(children[1])),  # its parent becomes ready, and is not changed
+                lambda: far.store.set_agent(desk.tenant, Agent("planner", "loosened", max_concurrency=None)),
+                come_due,
+                lambda: far.do(Edit(edited, OPERATOR, priority=7, run_at=clock.now + 60 * SECOND)),
+                lambda: far.do(cancel(doomed)),
+                lambda: far.do(fail(placed[1], retry_after_seconds=1.0)),
+                lambda: far.claim(types=frozenset({"loosened"}), limit=3),
+            ]
+        )
+        at_last: dict[str, Any] = {}
+
+        def at(point: str) -> None:
+            if point in WHILE_WORK_GOES_ON and not at_last:
+                turn = next(turns, None)
+                if turn is not None:
+                    beside.do(turn())
+            elif point == "alone":
+                at_last.update(beside.do(everything(far)))
+
+        await Mover(owners, stale_seconds=0.02, step=9, at=at).move(desk.tenant, "b")
+        assert next(turns, None) is None, "the mover passed too few points for all that was to happen"
+        assert await everything(desk) == at_last
+        await check_there(owners["b"], desk.tenant)
+        assert await desk.claimed(types=frozenset({"parent"})) == [parent.id]
+        assert len(await desk.claim(types=frozenset({"tightened"}), limit=9)) == LIMIT
+        assert len(await desk.claim(types=frozenset({"loosened"}), limit=9)) == 4
+        assert len(await desk.claim(types=frozenset({"late"}), limit=9)) == 1
+    finally:
+        await router.close()
+
+
+async def test_of_the_jobs_that_wait_only_those_that_were_changed_last_go_over_in_the_pause(
+    beside: Beside, owners: dict[str, str], addresses: dict[str, str], clock: ManualClock
+) -> None:
+    router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
+    there = await asyncpg.connect(owners["b"])
+    try:
+        desk = Desk(router, resident("a", "patient"), clock)
+        far = Desk(beside.desk.store, desk.tenant, clock)
+        await desk.add_all([new_job(affinity_key=f"key {i}") for i in range(300)])
+        changes: Iterator[Turn] = iter(
+            [lambda: far.add(affinity_key="new"), lambda: far.claim(affinity_keys=frozenset({"key 5"}))]
+        )
+
+        def at(point: str) -> None:
+            if point == "caught up":  # all that is left to do is done in the pause
+                for change in changes:
+                    beside.do(change())
+
+        await Mover(owners, stale_seconds=0.02, step=50, at=at).move(desk.tenant, "b")
+        written = {
+            table: await there.fetchval(
+                f"""select count(*) from interlock.{table} where tenant = $1 and age(xmin) <=
+                      (select age(xmin) from interlock.tenant where tenant = $1)""",
+                desk.tenant,
+            )
+            for table in ("job", "ready", "route", "lease")
+        }
+        assert written == {"job": 2, "ready": 1, "route": 1, "lease": 1}
+        assert await there.fetchval("select count(*) from interlock.ready where tenant = $1", desk.tenant) == 300
+    finally:
+        await there.close()
         await router.close()
 
 

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,6 +27,9 @@ NAMES: Final = ("anna", "bert", "cleo")
 START_SECONDS: Final = 120.0
 CHANGE_SECONDS: Final = 180.0
 LEADER_TTL_SECONDS: Final = 20  # Patroni takes no less
+
+Way = Callable[[str, int], int]
+"""The port at which a port is reached by way of what joins one node, by name, to all others and to etcd."""
 
 
 class ClusterFailed(Exception):
@@ -70,6 +74,7 @@ class Node:
     home: Path
     port: int
     api_port: int
+    way: Way
     child: Child | None = None
     answers: bool = True
     """Not so of one that a test has stopped: it would be waited for in vain."""
@@ -122,18 +127,23 @@ class Node:
             },
         }
         user = {"username": "postgres"}
+        api, server = (f"127.0.0.1:{self.way(self.name, port)}" for port in (self.api_port, self.port))
         return {
             "scope": "interlock",
             "name": self.name,
-            "restapi": {"listen": f"127.0.0.1:{self.api_port}", "connect_address": f"127.0.0.1:{self.api_port}"},
-            "etcd3": {"hosts": [f"127.0.0.1:{keeper.port}" for keeper in keepers]},
+            "restapi": {"listen": f"127.0.0.1:{self.api_port}", "connect_address": api},
+            # As proxies: else Patroni asks etcd where its members are, and goes there.
+            "etcd3": {
+                "hosts": [f"127.0.0.1:{self.way(self.name, keeper.port)}" for keeper in keepers],
+                "use_proxies": True,
+            },
             "bootstrap": {
                 "dcs": replicated,
                 "initdb": [{"auth": "trust"}, {"encoding": "UTF8"}, {"locale": "C"}, "no-sync"],
             },
             "postgresql": {
                 "listen": f"127.0.0.1:{self.port}",
-                "connect_address": f"127.0.0.1:{self.port}",
+                "connect_address": server,
                 "bin_dir": str(binaries),
                 "data_dir": str(self.data),
                 "pgpass": str(self.home / f"{self.name}.pgpass"),
@@ -149,11 +159,11 @@ class Node:
 class Cluster:
     """Three nodes, of which one leads; whoever connects with `dsn` finds it, whichever it is."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, way: Way) -> None:
         self.home = home
         self._binaries = find_binaries()
         self.keepers = [Keeper(f"etcd-{name}", home, free_port(), free_port()) for name in NAMES]
-        self.nodes = [Node(name, home, free_port(), free_port()) for name in NAMES]
+        self.nodes = [Node(name, home, free_port(), free_port(), way) for name in NAMES]
 
     def dsn(
         self,
@@ -161,11 +171,12 @@ class Cluster:
         user: str | None = None,
         password: str | None = None,
         first: Node | None = None,
+        way: Callable[[Node], int] = attrgetter("port"),
     ) -> str:
-        """The address of all nodes, one of which may be named first."""
+        """The address of all nodes, one of which may be named first, by their own ports or by others that lead there."""
         login = quote(user or "postgres", safe="") + ("" if password is None else f":{quote(password, safe='')}")
         nodes = sorted(self.nodes, key=lambda node: node is not first)
-        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+        hosts = ",".join(f"127.0.0.1:{way(node)}" for node in nodes)
         return f"postgresql://{login}@{hosts}/{quote(database, safe='')}?target_session_attrs=read-write"
 
     def start(self) -> None:
@@ -265,12 +276,12 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(way: Way = lambda node, port: port) -> Iterator[Cluster]:
     """A running cluster; should another program have taken one of its ports meanwhile, with other ports."""
     for last in (False, False, True):
         home = Path(tempfile.mkdtemp(prefix="interlock-ha-"))
         own(home)
-        made = Cluster(home)
+        made = Cluster(home, way)
         try:
             try:
                 made.start()

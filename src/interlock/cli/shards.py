@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from interlock.cli import output
 from interlock.cli.session import Common, guard
-from interlock.errors import Invalid, Unavailable
+from interlock.errors import Invalid, SchemaMismatch, Unavailable
 
 if TYPE_CHECKING:
     from interlock.storage.postgres.store import PostgresStore
@@ -89,6 +89,12 @@ def move(
     async def command() -> dict[str, Any]:
         from interlock.storage.shards.move import Mover
 
+        if common.settings.shard_supplier is not None:
+            raise Invalid(
+                f"the shard supplier {common.settings.shard_supplier!r} says who lives where; only tenants that "
+                "the directory places can be moved",
+                pointer="/shard_supplier",
+            )
         with output.progress("copied", unit="steps") as tell:
             steps = 0
 
@@ -127,7 +133,7 @@ async def _trouble(address: str | None, *, listed: bool) -> str | None:
         return "not added yet"
     try:
         store = await _open(address)
-    except Unavailable as error:
+    except (Unavailable, SchemaMismatch) as error:
         return str(error)
     await store.close()
     return None

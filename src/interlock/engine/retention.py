@@ -72,7 +72,7 @@ class Retention:
         if self._days is None:
             return 0
         seconds = self._days * DAY / SECOND
-        return await in_steps(lambda: self._store.forget_tokens(seconds, STEP), STEP)
+        return await in_steps(lambda: self._store.forget_tokens(seconds, STEP))
 
     async def retain_aside(self) -> None:
         """Retain without keeping the caller waiting: the first time there may be a lot to delete."""

@@ -43,14 +43,17 @@ class Swept(NamedTuple):
     gates: int
 
 
-async def in_steps(step: Callable[[], Awaitable[int]], full: int) -> int:
-    """Repeat a bounded step for as long as it finds all it can take, within reason; how much that was in all."""
+async def in_steps(step: Callable[[], Awaitable[int]]) -> int:
+    """Repeat a bounded step until it finds nothing, within reason; how much it found in all.
+
+    A step that takes less than it might is not the last: it may be divided among shards, one of which has all there is.
+    """
     done = 0
     for _ in range(MOST_STEPS):
         some = await step()
-        done += some
-        if some < full:
+        if not some:
             break
+        done += some
     return done
 
 
@@ -90,7 +93,7 @@ class Upkeep:
                 return
 
     async def forget_claims(self) -> int:
-        return await in_steps(lambda: self._store.forget_claims(CLAIMS_KEPT_SECONDS, AT_ONCE), AT_ONCE)
+        return await in_steps(lambda: self._store.forget_claims(CLAIMS_KEPT_SECONDS, AT_ONCE))
 
     def start(self) -> None:
         """Do the chores in the background until stopped."""

@@ -1,7 +1,8 @@
-"""Jobs go over ahead of their tenant, while its work goes on; those that have changed since go over again.
+"""Jobs go over ahead of their tenant, while its work goes on; those that are changed meanwhile go over again.
 
-PostgreSQL writes into every row which transaction has made it. A pass remembers the oldest transaction that was still
-under way when it began; what the next pass has to copy again are the rows that this one or a later one has made.
+From the moment a tenant is leaving, its database notes every job of which something is written. A pass takes the notes
+and the jobs as they are at one moment, so that afterwards the copy is what the source was then. How long the last pass
+takes, while nobody may change anything, goes by how much has changed since the one before, not by how much there is.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from interlock.storage.shards.copying import Copier
+from interlock.storage.shards.copying import Copier, Size
 from interlock.storage.shards.owner import Owner
 
 MOST_PASSES: Final = 10
@@ -17,7 +18,7 @@ _WINDOW: Final = "from interlock.job where tenant = $1 and seq > $2"
 
 
 class Ahead:
-    """What has gone over ahead of one tenant, and what of it must be looked at again."""
+    """What has gone over ahead of one tenant, and what of it must go over again."""
 
     def __init__(
         self, old: Owner, new: Owner, copier: Copier, tenant: str, *, step: int, at: Callable[[str], None]
@@ -28,45 +29,41 @@ class Ahead:
         self._tenant = tenant
         self._step = step
         self._at = at
-        self._since = ""
-        self._last = 0
-        self._rows = 0
-        self._versions: dict[str, int] = {}  # of those that had not ended when they were copied
+        self._size = Size(0, 0)
         self._gated: set[str] = set()
 
     async def copy(self) -> None:
         """All jobs, in steps, then those that are new or have changed meanwhile, until these are few."""
-        self._since = await self._copier.oldest_transaction()
+        await self._copier.copy_routes()
         newest = await self._old.fetchval("select max(seq) from interlock.job where tenant = $1", self._tenant) or 0
-        while self._last < newest:  # whoever comes later must not keep this from ending
-            await self._copy_window()
+        last = 0
+        while last < newest:  # whoever comes later is noted, and must not keep this from ending
+            last = await self._copy_window(last)
             self._at("step")
-        before = len(self._versions)
+        async with self._old.transaction(isolation="repeatable_read"):
+            before = await self._copy_again()
+            self._size = await self._copier.check_ahead()
+        self._at("counted ahead")
         for _ in range(MOST_PASSES):
-            since = await self._copier.oldest_transaction()
-            again = await self._changed()
-            for some in batched(again, self._step):
-                async with self._old.transaction(isolation="repeatable_read"), self._new.transaction():
-                    await self._copy_again(some)
-            self._since = since
+            async with self._old.transaction(isolation="repeatable_read"):
+                again = await self._copy_again()
             self._at("caught up")
-            if len(again) <= self._step or len(again) > before / 2:
+            if again <= self._step or again > before / 2:
                 return
-            before = len(again)
+            before = again
 
-    async def finish(self) -> tuple[int, int]:
-        """What is left, with nobody changing anything, in open transactions; how many jobs and rows of history came."""
-        for left in (self._changed, self._late):
-            for some in batched(await left(), self._step):
-                await self._copy_again(some)
+    async def finish(self) -> Size:
+        """What is left, with nobody changing anything, in open transactions; what has come over in all."""
+        await self._copy_again()
         await self._copier.copy_gates(sorted(self._gated))
         await self._copier.copy_rest()
-        return await self._copier.check_whole(), self._rows + sum(self._versions.values())
+        await self._copier.check_rest()
+        return self._size
 
-    async def _copy_window(self) -> None:
-        """The next jobs in the order of arrival."""
+    async def _copy_window(self, after: int) -> int:
+        """The next jobs in the order of arrival; the place of the last of them."""
         async with self._old.transaction(isolation="repeatable_read"), self._new.transaction():
-            window = (self._tenant, self._last)
+            window = (self._tenant, after)
             rows = await self._old.fetch(
                 f"select id, seq, version, status >= 'succeeded' as ended {_WINDOW} order by seq limit {self._step}",
                 *window,
@@ -77,41 +74,26 @@ class Ahead:
                 for row in await self._new.fetch(f"select id, version {_WINDOW} and seq <= $3", *window, last)
             }
             ended = {row["id"]: row["version"] for row in rows if row["ended"]}
-            living = {row["id"]: row["version"] for row in rows if not row["ended"]}
+            living = [row["id"] for row in rows if not row["ended"]]
             # A job that has ended changes no more: as an earlier attempt has brought it, it may stay.
             missing = [id for id, version in ended.items() if there.get(id) != version]
-            await self._copier.copy_jobs(missing, list(living))
-            rows_of_history = await self._copier.check_jobs(list(ended), list(living))
-            self._gated |= await self._copier.gated(list(living))
-        self._last = last
-        self._rows += rows_of_history
-        self._versions |= living
+            await self._copier.copy_jobs(missing, living)
+            await self._copier.check_jobs(list(ended), living)
+            self._gated |= await self._copier.gated(living)
+        return last
 
-    async def _copy_again(self, ids: list[str]) -> None:
-        """Jobs as they are now, in place of what is there of them."""
-        await self._copier.copy_jobs((), ids)
-        await self._copier.check_jobs((), ids)
-        self._gated |= await self._copier.gated(ids)
-        rows = await self._old.fetch(
-            "select id, version from interlock.job where tenant = $1 and id = any($2::uuid[])", self._tenant, ids
-        )
-        self._versions |= {row["id"]: row["version"] for row in rows}
-
-    async def _changed(self) -> list[str]:
-        """Jobs to be copied again: those that were changed since the last pass began, and new ones."""
-        changed = await self._copier.changed(list(self._versions), self._since)
-        rows = await self._old.fetch(f"select id, seq {_WINDOW} order by seq", self._tenant, self._last)
-        if rows:
-            self._last = int(rows[-1]["seq"])
-        return list(dict.fromkeys([*changed, *(row["id"] for row in rows)]))
-
-    async def _late(self) -> list[str]:
-        """Numbers are no order of commits: a job may have come in with one that was passed already."""
-        count, ids = (f"select {what} from interlock.job where tenant = $1" for what in ("count(*)", "id"))
-        if await self._old.fetchval(count, self._tenant) == await self._new.fetchval(count, self._tenant):
-            return []
-        there = {row[0] for row in await self._new.fetch(ids, self._tenant)}
-        return [row[0] for row in await self._old.fetch(ids, self._tenant) if row[0] not in there]
+    async def _copy_again(self) -> int:
+        """Jobs that were written since the last time, as they are now, in place of what is there of them; how many."""
+        again = list(dict.fromkeys([*await self._copier.stragglers(), *await self._copier.displaced()]))
+        for ids in batched(again, self._step):
+            async with self._new.transaction():
+                before = await self._copier.arrived(ids)
+                await self._copier.copy_jobs((), ids)
+                await self._copier.check_jobs((), ids)
+                after = await self._copier.arrived(ids)
+            self._size = Size(self._size.jobs + after.jobs - before.jobs, self._size.rows + after.rows - before.rows)
+            self._gated |= await self._copier.gated(ids)
+        return len(again)
 
 
 def batched(ids: Sequence[str], size: int) -> Iterator[list[str]]:

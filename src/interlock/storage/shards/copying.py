@@ -4,39 +4,61 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from interlock.errors import Conflict, SchemaMismatch
 from interlock.storage import chains
 from interlock.storage.shards.owner import Owner
 
-# What belongs to a job and never changes once it has ended, and how the rows of some jobs are found by an index.
-_BY_JOB: Final = "job_id in (select unnest($2::uuid[]))"
+# What belongs to a job and never changes once it has ended, and how the rows of some jobs are found by an index. What
+# is found by way of the job itself comes before it: on the target, by the job as an earlier pass has brought it.
+_JOBS: Final = "id = any($2::uuid[])"
+_BY_JOB: Final = f"job_{_JOBS}"
+# offset 0 keeps the planner from turning the joins round: from the few jobs to their rows among the many that wait.
+_READY: Final = f"""ctid = any(array(
+    select q.at from (select route, line, run_at, seq from interlock.job where tenant = $1 and {_JOBS} offset 0) j
+    cross join lateral (
+      (select ctid as at from interlock.ready
+       where tenant = $1 and route = j.route and run_at = j.run_at and seq = j.seq and not blocked offset 0)
+      union all
+      (select ctid from interlock.ready where tenant = $1 and line is not null
+       and line = j.line and run_at = j.run_at and seq = j.seq and blocked offset 0)
+    ) q))"""
+_SETBACK: Final = f"""ctid = any(array(
+    select s.at from (select status::text as status, seq from interlock.job where tenant = $1 and {_JOBS} offset 0) j
+    cross join lateral (
+      select ctid as at from interlock.setback where tenant = $1 and status = j.status and seq = j.seq offset 0) s))"""
 OWNED: Final = {
-    "job": "id in (select unnest($2::uuid[]))",
+    "ready": _READY,
+    "setback": _SETBACK,
+    "job": _JOBS,
     "job_history": _BY_JOB,
     "job_checkpoint": _BY_JOB,
     "job_step": _BY_JOB,
     "job_event": _BY_JOB,
     "approval": _BY_JOB,
     "approval_vote": _BY_JOB,
-    "setback": """(status, seq) in (select j.status::text, j.seq from interlock.job j
-        where j.tenant = $1 and j.id in (select unnest($2::uuid[])))""",
     "artifact": _BY_JOB,
 }
-# Noted anew where a tenant arrives: they only tell where to look.
-NOT_COPIED: Final = frozenset({"stretch", "stretch_word"})
+# Noted anew where a tenant arrives: they only tell where to look. And what is noted for a move itself.
+NOT_COPIED: Final = frozenset({"stretch", "stretch_word", "straggler"})
+# Only ever added to, so that most of it goes over ahead.
+ROUTES: Final = "route"
 # What sweeps look for across tenants: of living jobs it goes over at the very last, when it is theirs to find.
 GATES: Final = ("approval", "approval_vote")
-# What whoever holds a job may write without changing the row of the job.
-LIVELY: Final = ("job_checkpoint", "job_step", "job_event", "artifact")
+# For the same reason these are deleted first where a tenant has been.
+SWEPT: Final = frozenset({"claim", "lease", "ready", "job_await", "outbox", "artifact_orphan", *GATES})
+_UNGATED: Final = {table: which for table, which in OWNED.items() if table not in GATES}
 # Written by the move itself, or not about a tenant's life on a shard.
 APART: Final = frozenset({"tenant", "placement"})
 # Numbers that a database gives out must stay above those that come with a tenant.
 NUMBERS: Final = {"job_seq_seq": ("job", "seq"), "route_no": ("route", "no"), "agent_no": ("agent", "no")}
 
 DELETED_AT_ONCE: Final = 2_000
-_AS_THEY_ARE: Final = "set session_replication_role = replica"
+# Triggers keep still, and all is found by an index, whatever is known yet of tables that were empty a moment ago.
+_AS_THEY_ARE: Final = """
+set session_replication_role = replica; set enable_seqscan = off; set jit = off
+"""
 
 _TABLES: Final = """
 select c.relname, array_agg(a.attname::text order by a.attnum)
@@ -48,19 +70,37 @@ group by c.relname having bool_or(a.attname = 'tenant') order by c.relname
 _CHAINS: Final = """
 select h.tenant, h.job_id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason,
   h.metadata, h.at, h.hash, j.version, j.status
-from interlock.job_history h left join interlock.job j on j.tenant = h.tenant and j.id = h.job_id
+from interlock.job_history h left join lateral (
+  select version, status from interlock.job where tenant = $1 and id = h.job_id offset 0) j on true
 where h.tenant = $1 and h.job_id = any($2::uuid[]) order by h.job_id, h.version
 """
-_OLDEST: Final = "select xid(pg_snapshot_xmin(pg_current_snapshot()))::text"
-# A number of a transaction says nothing by itself, since they start again; its age does.
-_SINCE: Final = "age(xmin) <= age($3::text::xid)"
-_HELD: Final = "job_id in (select l.job_id from interlock.lease l where l.tenant = $1)"
-_WRITTEN: Final = " union ".join(
-    (
-        f"select id from interlock.job where tenant = $1 and {OWNED['job']} and {_SINCE}",
-        *(f"select job_id from interlock.{table} where tenant = $1 and {_HELD} and {_SINCE}" for table in LIVELY),
-    )
-)
+# Parents of jobs that have ended are noted, too, whether they are there or not.
+_STRAGGLERS: Final = """
+with gone as (delete from interlock.straggler where tenant = $1 returning job_id)
+select j.id from (select distinct job_id from gone) g
+cross join lateral (select id from interlock.job where tenant = $1 and id = g.job_id offset 0) j
+"""
+_LIMITED: Final = """
+select coalesce(array_agg(no) filter (where max_concurrency is not null), '{}'),
+  coalesce(array_agg(no) filter (where max_concurrency is null), '{}') from interlock.agent where tenant = $1
+"""
+# In the line of an agent with a limit few have a place, and where there is no limit nobody is without.
+_FEW: Final = """
+select job_id from interlock.ready where tenant = $1 and line = any($2::bigint[]) and line is not null and not blocked
+union all
+select job_id from interlock.ready where tenant = $1 and line = any($3::bigint[]) and line is not null and blocked
+"""
+_SIZE: Final = f"""
+select (select count(*) from interlock.job where tenant = $1 and {_JOBS}),
+  (select count(*) from interlock.job_history where tenant = $1 and {_BY_JOB})
+"""
+
+
+class Size(NamedTuple):
+    """How many jobs, and rows of their histories."""
+
+    jobs: int
+    rows: int
 
 
 class CopyDiffers(Conflict):
@@ -77,8 +117,9 @@ class Copier:
         self._target = target
         self._tenant = tenant
         self._tables = tables
-        self._rest = [table for table in tables if table not in OWNED and table not in NOT_COPIED]
+        self._rest = [table for table in tables if table not in OWNED and table not in NOT_COPIED and table != ROUTES]
         self._at = at
+        self._last_route = 0
 
     @classmethod
     async def between(cls, source: Owner, target: Owner, tenant: str, at: Callable[[str], None]) -> Copier:
@@ -89,6 +130,18 @@ class Copier:
         await source.execute(_AS_THEY_ARE)
         await target.execute(_AS_THEY_ARE)
         return cls(source, target, tenant, {name: tables[name] for name in tables if name not in APART}, at)
+
+    async def begin(self) -> None:
+        """To be called alone: what changes from now on is noted, and new routes have numbers above those of now."""
+        await self._source.execute("delete from interlock.straggler where tenant = $1", self._tenant)
+        self._last_route = int(await self._source.fetchval("select last_value from interlock.route_no"))
+
+    async def copy_routes(self) -> None:
+        """Those that were there at the beginning."""
+        async with self._target.transaction():
+            await self._target.execute("delete from interlock.route where tenant = $1", self._tenant)
+            await self._copy(ROUTES, self._routes("<="))
+        self._at("copied routes")
 
     async def copy_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
         """Jobs with all they own, save the gates of those that live; what has arrived is verified."""
@@ -127,24 +180,41 @@ class Copier:
             if table in there:
                 await self._copy(table)
             self._at(f"copied {table}")
+        await self._copy(ROUTES, self._routes(">"))
+        self._at(f"copied {ROUTES}")
 
-    async def oldest_transaction(self) -> str:
-        """Whatever is written from now on at the source is written by this transaction or a later one."""
-        return str(await self._source.fetchval(_OLDEST))
+    async def stragglers(self) -> list[str]:
+        """Jobs of which something was written since they were asked for last; they are not told again."""
+        return [row[0] for row in await self._source.fetch(_STRAGGLERS, self._tenant)]
 
-    async def changed(self, ids: Sequence[str], since: str) -> list[str]:
-        """Those of some jobs of which something was written by that transaction or a later one."""
-        return [row[0] for row in await self._source.fetch(_WRITTEN, self._tenant, list(ids), since)]
+    async def displaced(self) -> list[str]:
+        """Waiting jobs that have a place in the line of their agent on one side only: it moves without the job."""
+        limits = tuple(await self._source.fetchrow(_LIMITED, self._tenant) or ())
+        sides = (self._source, self._target)
+        told = await asyncio.gather(*(side.fetch(_FEW, self._tenant, *limits) for side in sides))
+        here, there = ({row[0] for row in rows} for rows in told)
+        return sorted(here ^ there)
 
-    async def check_jobs(self, ended: Sequence[str], living: Sequence[str]) -> int:
-        """Both sides have as many rows of some jobs; how many of them are the history of those that have ended."""
-        ungated = {table: which for table, which in OWNED.items() if table not in GATES}
-        await self._same_counts(ungated, living)
-        return (await self._same_counts(OWNED, ended)).get("job_history", 0)
+    async def arrived(self, ids: Sequence[str]) -> Size:
+        """What the target has of some jobs."""
+        return Size(*await self._target.fetchrow(_SIZE, self._tenant, list(ids)) or (0, 0))
 
-    async def check_whole(self) -> int:
-        """Both sides have as many jobs, and as many rows of everything that is no job's; how many jobs."""
-        return (await self._same_counts(dict.fromkeys(("job", *self._rest), "true")))["job"]
+    async def check_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
+        """Both sides have as many rows of some jobs."""
+        await self._same_counts(_UNGATED, living)
+        await self._same_counts(OWNED, ended)
+
+    async def check_ahead(self) -> Size:
+        """Both sides have as many rows of all that goes over ahead."""
+        counted = await self._same_counts({**dict.fromkeys(_UNGATED, "true"), ROUTES: self._routes("<=")})
+        return Size(counted["job"], counted["job_history"])
+
+    async def check_rest(self) -> None:
+        """Both sides have as many rows of everything that is no job's."""
+        await self._same_counts({**dict.fromkeys(self._rest, "true"), ROUTES: self._routes(">")})
+
+    def _routes(self, side: str) -> str:
+        return f"no {side} {self._last_route}"
 
     async def _same_counts(self, tables: Mapping[str, str], *ids: Sequence[str]) -> dict[str, int]:
         if ids and not ids[0]:
@@ -191,7 +261,7 @@ class Copier:
 
     async def clear(self, side: Owner) -> None:
         """Delete everything but the row that says the tenant is gone, in bounded steps."""
-        for table in self._tables:
+        for table in sorted(self._tables, key=lambda table: table not in SWEPT):
             deleted = DELETED_AT_ONCE
             while deleted == DELETED_AT_ONCE:
                 status = await side.execute(

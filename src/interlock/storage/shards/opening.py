@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import Final, cast
 
 from interlock.domain.shards import ENTRY_POINTS, ShardSupplier
-from interlock.errors import Invalid
+from interlock.errors import Invalid, SchemaMismatch
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.directory import FRESH_SECONDS, Directory
 from interlock.storage.shards.router import Router
@@ -27,7 +27,7 @@ async def open_router(
 ) -> Router:
     """A store over databases by name, the first of which keeps the directory. All but that one may be down."""
     names = list(addresses)
-    first = await PostgresStore.open(addresses[names[0]], size=size, clock=clock)
+    first = await _open(names[0], addresses[names[0]], size=size, clock=clock)
     try:
         listed = {shard.name: shard for shard in await first.shards()}
         _check_names(names, [name for name, shard in listed.items() if shard.here], list(listed))
@@ -53,19 +53,37 @@ async def open_router(
 def checked_supplier(supplier: str | ShardSupplier, shards: Sequence[str]) -> ShardSupplier:
     """A supplier, or the one that another package offers under a name, that maps to no shard that is not there."""
     if isinstance(supplier, str):
-        found = list(entry_points(group=ENTRY_POINTS, name=supplier))
-        if not found:
-            raise Invalid(f"no package offers a shard supplier named {supplier!r}", pointer="/shard_supplier")
-        supplier = cast(ShardSupplier, found[0].load()(tuple(shards)))
+        supplier = _offered(supplier, shards)
     named = getattr(supplier, "shards", None)
     if named is not None:
         _check_known(shards, named(), "the shard supplier maps jobs to")
     return supplier
 
 
+def _offered(name: str, shards: Sequence[str]) -> ShardSupplier:
+    found = list(entry_points(group=ENTRY_POINTS, name=name))
+    if not found:
+        raise Invalid(f"no package offers a shard supplier named {name!r}", pointer="/shard_supplier")
+    try:
+        made = found[0].load()(tuple(shards))
+    except Exception as error:  # whatever another package raises: a service does not start without its map
+        raise Invalid(f"the shard supplier {name!r} cannot be made: {error!r}", pointer="/shard_supplier") from error
+    for method in ("queue_shards", "current_shard"):
+        if not callable(getattr(made, method, None)):
+            raise Invalid(f"the shard supplier {name!r} has no method {method}", pointer="/shard_supplier")
+    return cast(ShardSupplier, made)
+
+
+async def _open(name: str, address: str, *, size: int, clock: Callable[[], int] | None) -> PostgresStore:
+    try:
+        return await PostgresStore.open(address, size=size, clock=clock)
+    except SchemaMismatch as error:
+        raise SchemaMismatch(f"shard {name}: {error}") from error
+
+
 def _opener(name: str, address: str, *, size: int, clock: Callable[[], int] | None) -> Open:
     async def open() -> PostgresStore:
-        store = await PostgresStore.open(address, size=size, clock=clock)
+        store = await _open(name, address, size=size, clock=clock)
         try:
             here = [shard.name for shard in await store.shards() if shard.here]
         except BaseException:

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias, cast
 
 import asyncpg
 
-from interlock.errors import Forbidden, Unavailable
+from interlock.errors import Forbidden, SchemaMismatch, Unavailable
 from interlock.storage.postgres import ladder
 from interlock.storage.postgres.connection import Conn, prepare
 from interlock.storage.postgres.nodes import Nodes
@@ -28,7 +28,7 @@ async def owner(name: str, address: str, *, copies: bool = False) -> AsyncIterat
     try:
         await prepare(connection)
         await connection.execute("reset role")
-        await ladder.check(cast(Conn, connection))
+        await _check(name, connection)
         if copies and not await connection.fetchval(_MAY_COPY):
             raise Forbidden(f"tenants are moved by a superuser of both databases; connect to shard {name} as one")
         yield connection
@@ -38,3 +38,10 @@ async def owner(name: str, address: str, *, copies: bool = False) -> AsyncIterat
         raise Unavailable(f"shard {name}: the connection broke; run the command again: {error}") from error
     finally:
         connection.terminate()
+
+
+async def _check(name: str, connection: Owner) -> None:
+    try:
+        await ladder.check(cast(Conn, connection))
+    except SchemaMismatch as error:
+        raise SchemaMismatch(f"shard {name}: {error}") from error
