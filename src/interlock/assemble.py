@@ -168,6 +168,7 @@ def check_place(url: str, *, tenant: str, token: str | None) -> None:
         raise Invalid("a token goes with the URL of a server, not with a database", pointer="/token")
     if url.startswith(SERVERS):
         check_server(url, token=token)
+    config.tenant_name(tenant)
     if tenant != DEFAULT_TENANT and url.startswith(SERVERS):
         raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")
 
@@ -198,7 +199,7 @@ class App(SdkApp):
         artifacts: str | None = None,
     ) -> None:
         if url is not None and url.startswith(SERVERS):
-            check_place(url, tenant=tenant or DEFAULT_TENANT, token=token)
+            check_place(url, tenant=DEFAULT_TENANT if tenant is None else tenant, token=token)
             if shards or shard_supplier or artifacts:
                 raise Invalid("a server knows its databases and where artifacts are; name none", pointer="/url")
             super().__init__(lambda: open_client(url, token=token))

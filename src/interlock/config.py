@@ -252,7 +252,15 @@ def _webhooks_allow(value: object) -> tuple[str, ...]:
     return tuple(given)
 
 
+def tenant_name(value: object) -> str:
+    """An empty one, as of a variable that was left empty, would be nobody's."""
+    if not isinstance(value, str) or not (1 <= len(value) <= 200 and value.isprintable() and value == value.strip()):
+        raise Invalid("tenant must be 1 to 200 visible characters", pointer="/tenant")
+    return value
+
+
 _READ: Mapping[str, Callable[[object], Any]] = {
+    "tenant": tenant_name,
     "strict_types": lambda value: _flag(value, "strict_types"),
     "implicit_agents": lambda value: _flag(value, "implicit_agents"),
     "auth": _auth,

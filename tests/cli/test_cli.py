@@ -94,6 +94,38 @@ def test_an_error_is_one_sentence_without_a_traceback(cli: CLI) -> None:
     assert as_json["error"]["code"] == "malformed"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("jobs", "add", "t", "@missing.json"), "the payload file cannot be read"),
+        (("jobs", "add", "t", "--agent", "nobody"), "KIND/ID"),
+        (("agents", "set", "bot", "1", "--defaults", "[1]"), "must be a JSON object"),
+        (("jobs", "list", "--tenant", ""), "tenant must be"),
+        (("jobs", "list", "--before", f"{2**63}"), "before must be from"),
+        (("jobs", "cancel", "01890000-0000-7000-8000-000000000000", "--type", "t"), "not both"),
+    ],
+)
+def test_an_argument_that_means_nothing_is_refused_in_a_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+    done = cli(*arguments)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("interlock: ")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads(cli(*arguments, "--json").stdout)["error"]["code"] == "invalid"
+
+
+def test_a_noun_alone_lists_what_there_is_and_an_unknown_word_after_it_is_named(tmp_path: Path) -> None:
+    cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+    cli("agents", "set", "bot", "1")
+    assert cli.json("agents") == cli.json("agents", "list")
+    done = cli("agents", "sett")
+    assert done.returncode == 2
+    assert "no command or argument 'sett'" in done.stderr
+
+
 def test_text_from_jobs_never_steers_the_terminal(cli: CLI) -> None:
     id = cli("jobs", "add", "t", '"\x1b[31mred\u202e"'.replace("\x1b", "\\u001b"), "--tag", "\u202eevil").stdout.strip()
     for done in (cli("jobs", "show", id), cli("jobs", "list")):

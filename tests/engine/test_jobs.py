@@ -146,3 +146,29 @@ async def test_a_paused_type_is_not_handed_out_until_it_is_resumed(
     assert await interlock_engine.leases.claim("acme", ClaimAsk("w")) == []
     await interlock_engine.jobs.resume(who, "t")
     assert len(await interlock_engine.leases.claim("acme", ClaimAsk("w"))) == 1
+
+
+async def test_a_repeated_enqueue_answers_its_job_though_its_deadline_has_passed_since(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    deadline = datetime.fromtimestamp(clock.now // 1_000_000 + 60, UTC)
+    request = job_request({"type": "t", "deadline": deadline, "idempotency_key": "k"})
+    first = await interlock_engine.jobs.enqueue(who, request)
+    clock.advance(61)
+    for again in (
+        await interlock_engine.jobs.enqueue(who, request),
+        *await interlock_engine.jobs.enqueue_batch(who, [request, job_request({"type": "t"})]),
+    ):
+        assert again.replayed == (again.id == first.id)
+    shown = await interlock_engine.jobs.add(who, request)
+    assert (shown.job.id, shown.replayed) == (first.id, True)
+    late = msgspec.structs.replace(request, idempotency_key="another")
+    with pytest.raises(Invalid) as refused:
+        await interlock_engine.jobs.enqueue(who, late)
+    assert refused.value.pointer == "/deadline"
+    with pytest.raises(Invalid) as refused:
+        await interlock_engine.jobs.enqueue_batch(who, [request, late])
+    assert refused.value.pointer == "/jobs/1/deadline"
+    with pytest.raises(IdempotencyKeyReuse):
+        await interlock_engine.jobs.enqueue(who, msgspec.structs.replace(request, priority=1))
+    assert len(await interlock_engine.reads.jobs("acme", Filter())) == 2

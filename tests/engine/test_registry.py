@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.decide import Fail
-from interlock.domain.job import Job
+from interlock.domain.decide import Complete, Fail
+from interlock.domain.job import Beat, Job
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
@@ -177,3 +177,44 @@ async def test_registries_belong_to_their_tenant(interlock_engine: Engine, who: 
         with pytest.raises(NotFound):
             await act
     await added(interlock_engine, rival, payload={"free": True})
+
+
+async def test_a_repeated_enqueue_answers_its_job_though_the_registry_would_refuse_it_by_now(
+    store: Store, who: Principal
+) -> None:
+    engine, strict = Engine(merged(store)), Engine(merged(store), strict_types=True)
+    job = await added(engine, who, payload={"free": True}, idempotency_key="k")
+    assert (await added(strict, who, payload={"free": True}, idempotency_key="k")).id == job.id
+    with pytest.raises(UnknownType):
+        await added(strict, who, idempotency_key="another")
+    await engine.registry.set_type(who, "research", schema=SCHEMA)
+    assert (await added(engine, who, payload={"free": True}, idempotency_key="k")).id == job.id
+    with pytest.raises(Invalid) as caught:
+        await added(engine, who, payload={"free": True}, idempotency_key="another")
+    assert caught.value.pointer == "/payload"
+    assert (await engine.reads.queues(who.tenant))[0].ready == 1
+
+
+async def test_the_lease_of_an_agents_job_is_as_long_as_the_agent_says_else_its_type(
+    interlock_engine: Engine, who: Principal
+) -> None:
+    registry = interlock_engine.registry
+    await registry.set_agent(who, "bot", "1", defaults={"lease_seconds": 7, "priority": 2})
+    await registry.set_agent(who, "bot", "2", max_concurrency=1, defaults={"priority": 1})
+    agents = [{"agent": {"kind": "bot", "id": id}} for id in ("1", "2")]
+    for type_says in (None, 300):
+        if type_says is not None:
+            await registry.set_type(who, "research", defaults={"lease_seconds": type_says})
+        for wish in (*agents, {}):
+            await added(interlock_engine, who, **wish)
+        jobs = await interlock_engine.leases.claim(who.tenant, ClaimAsk("w", limit=3))
+        now = await interlock_engine.reads.now()
+        leases = [((job.lease_expires_at or 0) - now) // SECOND for job in jobs]
+        assert leases == [7, type_says or 60, type_says or 60]
+        for job in jobs:
+            pulse = await interlock_engine.leases.heartbeat(who.tenant, Beat(job.id, job.fence, "w"))
+            assert pulse.lease_expires_at == job.lease_expires_at
+            await interlock_engine.leases.complete(who.tenant, Complete(job.id, job.fence, "w"))
+    await added(interlock_engine, who, **agents[0])
+    (job,) = await interlock_engine.leases.claim(who.tenant, ClaimAsk("w", lease_seconds=20.0))
+    assert job.lease_expires_at == await interlock_engine.reads.now() + 20 * SECOND

@@ -51,6 +51,22 @@ async def test_moving_the_clock_runs_everything_to_its_end_without_waiting(inter
     assert app.clock.now == START + timedelta(minutes=10)
 
 
+async def test_moving_the_clock_goes_past_jobs_that_wait_for_something_else_than_time(
+    interlock_app: MemoryApp,
+) -> None:
+    app = interlock_app
+
+    @app.task
+    async def greet() -> str:
+        return "hello"
+
+    stuck = await greet.options(requires=["gpu"]).enqueue()
+    later = await greet.options(delay=60).enqueue()
+    assert await app.run_until_idle(move_clock=True) == 1
+    assert await later.result(timeout=1) == "hello"
+    assert (await stuck.refresh()).status == Status.QUEUED
+
+
 async def test_what_was_enqueued_can_be_asserted(interlock_app: MemoryApp) -> None:
     app = interlock_app
 

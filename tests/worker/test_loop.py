@@ -369,3 +369,17 @@ async def test_a_worker_refuses_what_cannot_work(app: StoreApp) -> None:
         app.worker(types=["other"])
     with pytest.raises(ValueError, match="concurrency"):
         app.worker(concurrency=0)
+
+
+async def test_heartbeats_come_often_enough_for_the_shortest_lease_that_a_task_asks_for(app: StoreApp) -> None:
+    @app.task(lease_seconds=10)
+    async def brief() -> None: ...
+
+    @app.task(lease_seconds=0.5)
+    async def too_brief() -> None: ...
+
+    with pytest.raises(ValueError, match="too rare"):
+        app.worker(types=["brief"], lease_seconds=60, heartbeat_seconds=5)
+    with pytest.raises(ValueError, match="lease_seconds must be at least 1"):
+        app.worker(types=["too_brief"])
+    app.worker(types=["brief"], lease_seconds=60, heartbeat_seconds=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -200,3 +201,116 @@ async def test_usage_of_a_run_is_summed_and_kept(app: StoreApp) -> None:
     usage = (await app.job(handle.id)).usage
     assert usage is not None
     assert json.loads(usage) == {"tokens": 120, "cost": 0.25}
+
+
+@pytest.mark.parametrize(("after", "waits"), [(-3.5, 0.1), (timedelta(days=40), 30 * 86_400.0)])
+async def test_a_retry_at_a_time_that_is_over_or_too_far_is_reported_all_the_same(
+    app: StoreApp, clock: ManualClock, after: float | timedelta, waits: float
+) -> None:
+    @app.task
+    async def limited() -> None:
+        raise interlock.Retry("quota", after=after)
+
+    handle = await limited.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.run_at) == (Status.RETRY, clock.now + round(waits * SECOND))
+    assert error_of(job)["message"] == "quota"
+
+
+async def test_a_release_for_a_time_that_is_over_is_for_now(app: StoreApp) -> None:
+    runs = []
+
+    @app.task(max_attempts=1)
+    async def patient() -> str:
+        runs.append(1)
+        if len(runs) == 1:
+            raise interlock.Release(after=timedelta(seconds=-2))
+        return "done"
+
+    handle = await patient.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, job.releases) == (Status.SUCCEEDED, 1, 1)
+    with pytest.raises(ValueError, match="number of seconds"):
+        interlock.Release(after=float("nan"))
+
+
+async def test_a_release_that_is_refused_fails_the_attempt_and_says_why(app: StoreApp) -> None:
+    """Else it would hang until its lease ran out, and be told to have been silent."""
+
+    @app.task(max_attempts=1)
+    async def verbose() -> None:
+        raise interlock.Release(reason="x" * 9000)
+
+    handle = await verbose.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, error_of(job)["kind"]) == (Status.DEAD_LETTER, "invalid_release")
+    assert "reason" in error_of(job)["message"]
+
+
+async def test_what_suspends_a_run_does_so_from_inside_a_task_group(app: StoreApp) -> None:
+    @app.task
+    async def leaf(n: int) -> int:
+        return n
+
+    @app.task(max_attempts=1)
+    async def parent(ctx: interlock.Context) -> int:
+        children = await ctx.enqueue_many(leaf, [{"n": 1}, {"n": 2}])
+        async with asyncio.TaskGroup() as group:
+            waits = [group.create_task(child.result()) for child in children]
+        return sum(wait.result() for wait in waits)
+
+    @app.task(max_attempts=1)
+    async def released(ctx: interlock.Context) -> None:
+        async def quota() -> None:
+            raise interlock.Release(after=30)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(quota())
+
+    ids = [(await parent.enqueue()).id, (await released.enqueue()).id]
+    await app.drain()
+    jobs = [await app.job(id) for id in ids]
+    assert [(job.status, job.error) for job in jobs] == [(Status.SUCCEEDED, None), (Status.QUEUED, None)]
+    assert jobs[0].result == "3"
+
+
+async def test_one_error_inside_a_task_group_is_told_as_itself(app: StoreApp) -> None:
+    async def fail_for_good() -> None:
+        raise interlock.Fail("no such page", kind="gone")
+
+    async def stumble(error: Exception) -> None:
+        raise error
+
+    @app.task(max_attempts=5)
+    async def alone() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail_for_good())
+
+    @app.task(max_attempts=1)
+    async def several() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stumble(KeyError("a")))
+            group.create_task(stumble(OSError("b")))
+
+    handles = [await alone.enqueue(), await several.enqueue()]
+    await app.drain()
+    jobs = [await app.job(handle.id) for handle in handles]
+    assert (jobs[0].status, error_of(jobs[0])["kind"]) == (Status.FAILED, "gone")
+    assert (jobs[1].status, error_of(jobs[1])["kind"]) == (Status.DEAD_LETTER, "ExceptionGroup")
+
+
+async def test_a_task_that_cancels_its_own_run_has_failed_and_is_not_run_for_ever(app: StoreApp) -> None:
+    @app.task(max_attempts=1)
+    async def restless() -> None:
+        running = asyncio.current_task()
+        assert running is not None
+        running.cancel()
+        await asyncio.sleep(0)
+
+    handle = await restless.enqueue()
+    assert await app.drain() == 1
+    job = await app.job(handle.id)
+    assert (job.status, error_of(job)["kind"]) == (Status.DEAD_LETTER, "CancelledError")

@@ -17,6 +17,7 @@ app = App(name="agents", help="Register agents: whom jobs are for, and how many 
 NOTHING = Anywhere()
 
 
+@app.default
 @app.command(name="list")
 def list_(
     *,

@@ -21,6 +21,7 @@ Comment = Annotated[str | None, Parameter(help="why; told to the job and kept in
 Digest = Annotated[str | None, Parameter(help="what was looked at: refused if the gate asks something else")]
 
 
+@app.default
 @app.command(name="list")
 def list_(
     *,

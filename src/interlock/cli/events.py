@@ -17,6 +17,7 @@ from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow
 from interlock.engine.engine import Engine
 from interlock.engine.waits import LONGEST_WAIT_SECONDS
+from interlock.shown import job_to_dict
 
 NOTHING = Anywhere()
 
@@ -68,7 +69,7 @@ def wait(
 
     job, now = run(common, command)
     if common.json:
-        output.as_json(wire.job_to_dict(job, now=now))
+        output.as_json(job_to_dict(job, now=now))
     elif job.status is Status.SUCCEEDED:
         output.say(job.result if job.result is not None else "null")
     else:

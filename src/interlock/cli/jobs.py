@@ -19,6 +19,7 @@ from interlock.domain.principal import Principal
 from interlock.domain.why import Why
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
+from interlock.shown import job_to_dict
 
 app = App(name="jobs", help="Add jobs, look at them, stop them and do them again.")
 NOTHING = Anywhere()
@@ -67,7 +68,7 @@ def add(
 
     job, replayed, now = run(common, command)
     if common.json:
-        output.as_json(wire.job_to_dict(job, now=now) | {"replayed": replayed})
+        output.as_json(job_to_dict(job, now=now) | {"replayed": replayed})
     else:
         output.say(f"{job.id}{' (was there already)' if replayed else ''}")
 
@@ -108,14 +109,14 @@ def list_(
             stale_seconds=wire.seconds(stale, "stale", 0, wire.LONGEST_DELAY_SECONDS),
             created_after=wire.instant(created_after, "created_after"),
             created_before=wire.instant(created_before, "created_before"),
-            before_seq=before,
+            before_seq=None if before is None else wire.whole(before, "before", 0, 2**63 - 1),
             limit=limit,
         )
         return await engine.reads.jobs(who.tenant, filter), await engine.reads.now()
 
     jobs, now = run(common, command)
     if common.json:
-        output.as_json({"items": [wire.job_to_dict(job, now=now) for job in jobs]})
+        output.as_json({"items": [job_to_dict(job, now=now) for job in jobs]})
     elif not jobs:
         output.say("no jobs")
     else:
@@ -143,7 +144,7 @@ def show(job_id: str, *, common: Anywhere = NOTHING) -> None:
         )
 
     job, history, now = run(common, command)
-    shown = wire.job_to_dict(job, now=now)
+    shown = job_to_dict(job, now=now)
     if common.json:
         output.as_json(shown | {"history": [wire.history_to_dict(row) for row in history]})
         return

@@ -53,6 +53,11 @@ def _bound_logger(level: int, processors: Sequence[Any]) -> Any:
     class Brief(plain):  # type: ignore[misc]
         def info(self, event: str, **facts: Any) -> None:
             record: MutableMapping[str, Any] = {**self._context, **facts, "event": event}
+            if "exc_info" not in facts:
+                line = _as_json(self, "info", _stamped(self, "info", record))
+                if len(line) <= LONGEST_VALUE:  # so no value in it is longer
+                    self._logger.info(line)
+                    return
             for process in processors:
                 record = process(self, "info", record)
             self._logger.info(record)

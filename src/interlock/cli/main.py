@@ -30,10 +30,20 @@ from interlock.cli import (
     worker,
     workers,
 )
-from interlock.cli.session import USAGE, Common, guard
+from interlock.cli.session import USAGE, Common, give_up, guard
+from interlock.errors import Error
+
+
+def in_words(error: cyclopts.CycloptsError) -> object:
+    """A usage error as people read it."""
+    if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
+        return cyclopts.CycloptsPanel(f"There is no command or argument {error.unused_tokens[0]!r} here; see --help.")
+    return cyclopts.CycloptsPanel(error)
+
 
 app = App(
     name="interlock",
+    error_formatter=in_words,
     help="A durable job queue for AI agents, on SQLite or PostgreSQL.",
     version=interlock.__version__,
     default_parameter=Parameter(negative_iterable=()),
@@ -90,6 +100,8 @@ def main() -> None:
         sys.exit(USAGE)
     except cyclopts.CycloptsError:
         sys.exit(USAGE)
+    except Error as error:  # of an argument that was read before the command began
+        give_up(error, json="--json" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from interlock.engine.engine import Engine
 from interlock.engine.operations import Bulk
 from interlock.engine.retention import Pruned
 from interlock.errors import Invalid
+from interlock.shown import job_to_dict
 
 NOTHING = Anywhere()
 Reason = Annotated[str | None, Parameter(help="why; kept in the history of the job")]
@@ -60,6 +61,7 @@ class Which:
 
 
 ANY = Which()
+NOT_BOTH = "name jobs, or say by filters which ones; not both"
 
 
 @jobs.app.command
@@ -85,6 +87,8 @@ def cancel(
             _refuse(common, "--cascade takes one job")
         _many(common, Action.CANCEL, ids, which, dry_run=dry_run, yes=yes, reason=reason, force=force)
         return
+    if which != ANY:
+        _refuse(common, NOT_BOTH)
 
     async def command(engine: Engine, who: Principal) -> tuple[Receipt, int]:
         if not cascade:
@@ -146,6 +150,8 @@ def redrive(
             _refuse(common, "what a redriven job has otherwise, and where it begins, is said for one job at a time")
         _many(common, Action.REDRIVE, ids, which, dry_run=dry_run, yes=yes)
         return
+    if which != ANY:
+        _refuse(common, NOT_BOTH)
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
         if payload is not None:
@@ -155,7 +161,7 @@ def redrive(
 
     job, replayed, now = run(common, command)
     if common.json:
-        output.as_json(wire.job_to_dict(job, now=now) | {"replayed": replayed})
+        output.as_json(job_to_dict(job, now=now) | {"replayed": replayed})
     else:
         output.say(f"{job.id}{' (was there already)' if replayed else ''}")
 
@@ -206,7 +212,7 @@ def _many(
     async def command(engine: Engine, who: Principal, dry_run: bool) -> Bulk:
         filter = which.filter()
         if (filter is None) == (not ids):
-            raise Invalid("name jobs, or say by filters which ones; not both")
+            raise Invalid(NOT_BOTH)
         if ids:
             return await engine.operations.bulk(who, action, ids=ids, dry_run=dry_run, **wishes)
         assert filter is not None

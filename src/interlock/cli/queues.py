@@ -18,6 +18,7 @@ NOTHING = Anywhere()
 COUNTS = ("ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter")
 
 
+@app.default
 @app.command(name="list")
 def list_(*, common: Anywhere = NOTHING) -> None:
     """Show the counts of every type."""

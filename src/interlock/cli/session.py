@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, NoReturn, TypeVar
 
 from cyclopts import Parameter
 
@@ -119,17 +119,22 @@ def guard(
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(_await(command))
     except Error as error:
-        if common.json:
-            output.as_json({"error": wire.error_to_dict(error)})
-        else:
-            print(f"interlock: {output.inert(error)}", file=sys.stderr)
-        sys.exit(exit_code(error))
+        give_up(error, json=common.json)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; the interpreter would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(NOBODY_READS)
+
+
+def give_up(error: Error, *, json: bool) -> NoReturn:
+    """Say what went wrong, and exit with its code."""
+    if json:
+        output.as_json({"error": wire.error_to_dict(error)})
+    else:
+        print(f"interlock: {output.inert(error)}", file=sys.stderr)
+    sys.exit(exit_code(error))
 
 
 async def _await(command: Callable[[], Awaitable[T]]) -> T:

@@ -57,6 +57,7 @@ def create(
         output.say(f"{made.subscription.id} {made.secret or '(was there already)'}")
 
 
+@app.default
 @app.command(name="list")
 def list_(
     *,

@@ -53,6 +53,7 @@ def create(
         output.say(minted.text)
 
 
+@app.default
 @app.command(name="list")
 def list_(
     *,

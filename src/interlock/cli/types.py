@@ -22,6 +22,7 @@ app = App(
 NOTHING = Anywhere()
 
 
+@app.default
 @app.command(name="list")
 def list_(*, common: Anywhere = NOTHING) -> None:
     """Show every registered type."""

@@ -18,6 +18,7 @@ app = App(name="workers", help="See who asks for jobs, and who runs them.")
 NOTHING = Anywhere()
 
 
+@app.default
 @app.command(name="list")
 def list_(
     *,

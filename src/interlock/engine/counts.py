@@ -68,9 +68,9 @@ class _Counted:
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Refused]:
         answers = await self._store.enqueue(tenant, jobs, whole=whole, terms=terms)
-        fresh = sum(isinstance(answer, Enqueued) and not answer.replayed for answer in answers)
-        if not whole or not any(isinstance(answer, Refused) for answer in answers):
-            self._counts.enqueued += fresh
+        taken = [answer for answer in answers if isinstance(answer, Enqueued)]
+        if not whole or len(taken) == len(answers):
+            self._counts.enqueued += len(taken) - sum([answer.replayed for answer in taken])
         return answers
 
     async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
@@ -80,11 +80,9 @@ class _Counted:
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         answers = await self._store.carry_out(tenant, orders)
-        for order, answer in zip(orders, answers, strict=True):
-            if isinstance(answer, Refused):
-                self._counts.refused[order.verb.value, answer.error.code] += 1
-            else:
-                self._counts.ordered[order.verb.value, answer.status.value] += 1
+        both = list(zip(orders, answers, strict=True))
+        self._counts.ordered.update([(o.verb, a.status) for o, a in both if isinstance(a, Receipt)])
+        self._counts.refused.update([(o.verb, a.error.code) for o, a in both if isinstance(a, Refused)])
         return answers
 
 

@@ -56,8 +56,9 @@ class Jobs:
 
     async def add(self, who: Principal, request: JobRequest, *, traceparent: str | None = None) -> Added:
         """Enqueue one job whose text was judged as a whole before, and show it."""
+        now = 0 if request.deadline is None else await self._store.now()
         (answer,) = await self._registers.enqueue(
-            who, [request], whole=False, now=await self._now([request]), traceparent=traceparent, judged=True
+            who, [request], whole=False, now=now, traceparent=traceparent, judged=True
         )
         (added,) = await self._shown(who.tenant, [answered(answer)])
         return added
@@ -94,16 +95,15 @@ class Jobs:
 
     async def _shown(self, tenant: str, accepted: Sequence[Accepted]) -> list[Added]:
         """The jobs as they are; only what cannot be known without looking is looked up."""
-        jobs = {one.told.id: one.new.born(tenant, one.told) for one in accepted}
-        unknown = [id for id, job in jobs.items() if job is None]
-        if unknown:
-            jobs |= dict(zip(unknown, await self._store.get(tenant, unknown), strict=True))
+        jobs = [new.born(tenant, told) for new, told in accepted]
+        unknown = list({told.id: None for (_, told), job in zip(accepted, jobs, strict=True) if job is None})
+        found = dict(zip(unknown, await self._store.get(tenant, unknown), strict=True)) if unknown else {}
         added = []
-        for one in accepted:
-            job = jobs[one.told.id]
-            if job is None:  # pruned since, or its transaction is not over
-                raise NotFound(one.told.id)
-            added.append(Added(job, one.told.replayed))
+        for (_, told), job in zip(accepted, jobs, strict=True):
+            shown = job or found[told.id]
+            if shown is None:  # pruned since, or its transaction is not over
+                raise NotFound(told.id)
+            added.append(Added(shown, told.replayed))
         return added
 
     async def edit(

@@ -119,9 +119,9 @@ class Leases:
         """The order with its text mended: a finish is refused for its size or its numbers, never for odd characters."""
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         match order:
-            case Complete(result=None, result_summary=None) if id == order.id:
-                return order
             case Complete():
+                if order.result is None and order.result_summary is None and id == order.id:
+                    return order
                 summary, mended = wire.remark(order.result_summary, "result_summary"), order.sanitized
                 result = order.result
                 if result is not None:

@@ -77,7 +77,7 @@ class Workers:
 
     async def forget(self) -> int:
         """Forget who has not been here for a day and holds nothing."""
-        return await in_steps(lambda: self._store.forget_workers(KEPT_SECONDS, FORGET_AT_ONCE), FORGET_AT_ONCE)
+        return await in_steps(lambda: self._store.forget_workers(KEPT_SECONDS, FORGET_AT_ONCE))
 
     async def stop(self) -> None:
         """Give the notes that are under way a moment to reach the store."""

@@ -39,6 +39,7 @@ class Registers:
         self._strict_types = strict_types
         self._implicit_agents = implicit_agents
         self._known: dict[str, _Known] = {}
+        self._birth_shard = store.birth_shard  # found once: the way through the layers of a store costs more than it
 
     async def enqueue(
         self,
@@ -63,7 +64,8 @@ class Registers:
             jobs = [self._checked(known, request, who, now, traceparent, told_in, judged) for request in requests]
             jobs = await self._born(who.tenant, jobs)
             good = [job for job in jobs if isinstance(job, NewJob)]
-            if len(good) < len(jobs) and not refused:  # nothing is refused by what the registry was a while ago
+            faulty = len(good) < len(jobs) or any(job.fault is not None for job in good)
+            if faulty and not refused:  # nothing is refused by what the registry was a while ago
                 refused = True
                 continue
             if not good or (whole and len(good) < len(jobs)):
@@ -159,7 +161,7 @@ class Registers:
     async def _born(self, tenant: str, jobs: Sequence[NewJob | Error]) -> list[NewJob | Error]:
         """The same jobs, with ids that name the shard they go to."""
         types = {job.type for job in jobs if isinstance(job, NewJob)}
-        births = {type: shard for type in types if (shard := await self._store.birth_shard(tenant, type))}
+        births = {type: shard for type in types if (shard := await self._birth_shard(tenant, type))}
         if not births:
             return list(jobs)
         return [
@@ -180,7 +182,7 @@ class Registers:
         try:
             type = known.registry.types.get(request.type)
             if type is None and self._strict_types:
-                return UnknownType(request.type)
+                raise UnknownType(request.type)
             defaults = known.defaults_of(request).over(type.defaults if type else NO_DEFAULTS)
             job = wire.new_job(
                 request, created_by=who.actor, now=now, limits=self._limits, defaults=defaults,
@@ -189,8 +191,20 @@ class Registers:
             if type is not None and type.schema is not None:
                 schemas.check(type.schema, job.payload, what="payload")
         except Error as error:
-            return error
+            return _only_known(request, error) or error
         return job if job.webhook is None else job._replace(webhook=told_in.address(job.webhook))
+
+
+def _only_known(request: JobRequest, error: Error) -> NewJob | None:
+    """A request that is refused unless the same one was taken under its key before: then it is only repeated."""
+    key = request.idempotency_key
+    if key is None or not is_visible_name(key) or not is_visible_name(request.type):
+        return None
+    try:
+        digest = wire.body_sha256(request)
+    except (TypeError, ValueError, RecursionError):  # what cannot be said in JSON was never taken
+        return None
+    return NewJob(wire.new_id(), request.type, idempotency_key=key, body_sha256=digest, fault=error)
 
 
 def _accepted(new: NewJob, told: Enqueued | Refused) -> Accepted | Refused:

@@ -159,8 +159,8 @@ class Webhooks:
 
     async def sweep_subscriptions(self) -> int:
         """Delete what ended a day ago, and deliveries settled a week ago; for upkeep."""
-        swept = await in_steps(lambda: self._outbox.sweep_subscriptions(ENDED_KEPT_SECONDS, AT_ONCE), AT_ONCE)
-        return swept + await in_steps(lambda: self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, AT_ONCE), AT_ONCE)
+        swept = await in_steps(lambda: self._outbox.sweep_subscriptions(ENDED_KEPT_SECONDS, AT_ONCE))
+        return swept + await in_steps(lambda: self._outbox.forget_deliveries(DELIVERIES_KEPT_SECONDS, AT_ONCE))
 
 
 def subscription_to_dict(subscription: Subscription, *, now: int) -> dict[str, Any]:

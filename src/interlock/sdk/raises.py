@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
 from interlock.errors import Error
 
 
@@ -12,7 +14,7 @@ class Retry(Exception):
     """This attempt failed; try again, after the given time if one is given, else by the job's backoff."""
 
     def __init__(self, message: str = "asked to be tried again", *, after: float | timedelta | None = None) -> None:
-        self.after_seconds = in_seconds(after)
+        self.after_seconds = _ahead(after, LONGEST_RETRY_AFTER_SECONDS)
         super().__init__(message)
 
 
@@ -42,7 +44,7 @@ class Release(Suspended):
             raise ValueError("release until a time or after a while, not both")
         if until is not None and until.tzinfo is None:
             raise ValueError("release until a time that has an offset")
-        self.until, self.after_seconds, self.reason = until, in_seconds(after), reason
+        self.until, self.after_seconds, self.reason = until, _ahead(after, math.inf), reason
         super().__init__(reason or "released")
 
 
@@ -89,6 +91,14 @@ class StepMismatch(Error):
             f"job {job_id}: step {step!r} was recorded for {recorded}, now it is {asked}; "
             "give the changed step another name, or redrive the job from the start"
         )
+
+
+def _ahead(span: float | timedelta | None, longest: float) -> float | None:
+    """A time to wait as seconds: what is over already is now, for a provider's clock may be behind ours."""
+    seconds = in_seconds(span)
+    if seconds is not None and math.isnan(seconds):
+        raise ValueError("a time to wait must be a number of seconds")
+    return None if seconds is None else min(max(seconds, 0.0), longest)
 
 
 def in_seconds(span: float | timedelta | None) -> float | None:

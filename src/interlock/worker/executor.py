@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -57,6 +57,8 @@ async def _execute(run: Run, threads: Threads) -> Finish | None:
         return stopped(run)
     except Suspended as suspended:
         return _suspended(run, suspended)
+    except BaseExceptionGroup as group:
+        return _raised_together(run, group)
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -96,8 +98,10 @@ def failure(
     return Failed(*run.holder, error, retryable, retry_after_seconds, mended)
 
 
-def in_place_of(refused: Complete, run: Run, error: Error) -> Failed:
-    """What is reported when a result cannot be stored: trying again would give the same."""
+def in_place_of(refused: Complete | Released, run: Run, error: Error) -> Failed:
+    """What is reported when a result cannot be stored, for good since it would be the same again, or a release made."""
+    if isinstance(refused, Released):
+        return failure(run, f"the release was refused: {error}", kind="invalid_release")
     kind = "result_too_large" if isinstance(error, TooLarge) else "invalid_result"
     return failure(run, f"the result was refused: {error}", kind=kind, retryable=False)
 
@@ -132,6 +136,26 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
             return Released(*run.holder, "waits for children", children=children)
         case _:
             return None  # at a gate: opening it has ended the grant
+
+
+def _raised_together(run: Run, group: BaseExceptionGroup[BaseException]) -> Finish | None:
+    """A task group wraps what is raised in it: what suspends a run does so from there too, and one error is itself."""
+    raised = list(_leaves(group))
+    if not all(isinstance(one, Suspended) for one in raised):
+        return _raised(run, raised[0] if len(raised) == 1 else group)
+    children = [child for one in raised if isinstance(one, AwaitsChildren) for child in one.children]
+    others = [one for one in raised if isinstance(one, Suspended) and not isinstance(one, AwaitsChildren)]
+    # A gate has ended the grant, whatever else was wanted; then a release, which is for a reason; then the children.
+    others.sort(key=lambda one: isinstance(one, Release))
+    return _suspended(run, others[0] if others else AwaitsChildren(list(dict.fromkeys(children))))
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one
 
 
 def _raised(run: Run, error: BaseException) -> Finish | None:

@@ -59,7 +59,7 @@ class Worker:
         self._tasks = _chosen(app, types)
         self._concurrency = _at_least("concurrency", concurrency, 1)
         self._prefetch = _at_least("prefetch", prefetch, 0)
-        self._every_seconds = _interval(heartbeat_seconds, lease_seconds)
+        self._every_seconds = _interval(heartbeat_seconds, _shortest_lease(self._tasks.values(), lease_seconds))
         self._grace_seconds = _at_least("grace_seconds", grace_seconds, 0)
         self._ask = ClaimAsk(
             worker=self.name,
@@ -88,6 +88,7 @@ class Worker:
                 await self._change()
         finally:
             # Also when this task is cancelled: what is held must be given back before anything else happens.
+            self._stopping = True
             winding_down = asyncio.create_task(self._wind_down())
             try:
                 await asyncio.shield(winding_down)
@@ -207,7 +208,8 @@ class Worker:
         try:
             order = await execute(run, self._threads)
         except asyncio.CancelledError:
-            order = Release(*run.holder, reason="the worker was stopped")
+            await asyncio.sleep(0)  # if everything is cancelled, as at the end of a loop, the worker hears of it too
+            order = Release(*run.holder, reason="the worker was stopped") if self._stopping else stopped(run)
         except Exception as error:  # not the task's, which are values: our own
             self._log.exception("a run could not be carried out", job=run.job.id)
             order = failure(run, str(error), kind="worker_error")
@@ -324,6 +326,12 @@ def _at_least(what: str, value: N, least: int) -> N:
     if not value >= least:  # so that what is no number is refused too
         raise ValueError(f"{what} must be at least {least}, not {value}")
     return value
+
+
+def _shortest_lease(tasks: Iterable[Any], lease_seconds: float) -> float:
+    """A beat asks for the lease of its task, where that has one, and all runs beat together."""
+    asked: list[float] = [task.lease_seconds for task in tasks if task.lease_seconds is not None]
+    return _at_least("lease_seconds", min([lease_seconds, *asked]), 1)
 
 
 def _interval(heartbeat_seconds: float | None, lease_seconds: float) -> float:
