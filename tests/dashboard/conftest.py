@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from interlock.api.app import create_app
 from interlock.api.options import Options
@@ -163,6 +163,14 @@ async def patient(chromium: Browser, **options: Any) -> BrowserContext:
     context = await chromium.new_context(**options)
     context.set_default_timeout(PATIENCE_MS)
     return context
+
+
+async def press_at_once(page: Page, *keys: str) -> None:
+    """Keys that belong together, without the time between them that a busy machine would take."""
+    dispatch = (
+        "keys => keys.forEach(key => document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})))"
+    )
+    await page.evaluate(dispatch, list(keys))
 
 
 @pytest_asyncio.fixture(loop_scope="module")

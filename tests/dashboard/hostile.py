@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from interlock.dashboard.sessions import Sessions
 from interlock.domain.approval import Approval, Decision, OpenGate
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Complete, Fail
@@ -27,7 +28,7 @@ Ask = tuple[str, dict[str, str] | None]  # a path, and the form that is sent the
 
 CROWD: Final = AgentName(kind="the whole", id="crowd")
 LONGEST_NAME: Final = 190  # a name has 200 characters, and some get a word of ours before them
-NAMES_OF_A_TOME: Final = 10
+NAMES_OF_A_TOME: Final = 18  # what still fits into headers and errors, and in details that the inbox shows
 
 
 def packed() -> Iterator[str]:
@@ -46,11 +47,23 @@ PLAIN: Final = 'zz plain: "a" / "b" \\ ' + "and on " * 12 + "end"
 NAMES: Final = tuple(packed())
 
 
+def as_worker(text: str) -> str:
+    """A text as the name of a worker in a token: a slash would separate it from its instance."""
+    return text.replace("/", "|")
+
+
+def as_address(text: str) -> str:
+    """A text in the path of an address, spelled as openly as one may be."""
+    return "https://hooks.example/" + quote(text, safe="!'()*,;:=@&+$/")
+
+
 @dataclass
 class Planted:
     """The pages that are about one thing, by what that is."""
 
     asks: dict[str, list[Ask]] = field(default_factory=dict)
+    cookies: list[str] = field(default_factory=list)  # of those who are signed in under a hostile name
+    told: list[str] = field(default_factory=list)  # jobs with steps, events and artifacts
 
     def add(self, kind: str, path: str, form: dict[str, str] | None = None) -> None:
         self.asks.setdefault(kind, []).append((path, form))
@@ -59,8 +72,8 @@ class Planted:
 class Planter:
     """Puts names into every field that there is, one by one where it takes a name, else many at once."""
 
-    def __init__(self, engine: Engine, tenant: str, form_token: str) -> None:
-        self._engine, self._tenant, self._form_token = engine, tenant, form_token
+    def __init__(self, engine: Engine, tenant: str, form_token: str, sessions: Sessions) -> None:
+        self._engine, self._tenant, self._form_token, self._sessions = engine, tenant, form_token, sessions
         self.planted = Planted()
 
     async def plant(self, names: Sequence[str]) -> Planted:
@@ -78,14 +91,34 @@ class Planter:
         """A text that is a name; the answer is a job that runs."""
         engine, who = self._engine, self._who(text)
         asking = await self._claimed(text, agent=CROWD)
-        gate, _ = await self._asked(asking, text, text)
+        gate, link = await self._asked(asking, text, text)
         self.planted.add("a gate", f"/approvals/{gate.id}")
+        self.planted.add("a bearer of a name", "/approve", {"token": link, "form_token": self._form_token})
         running = await self._claimed(text)
+        holder = Holder(running.id, running.fence, text)
+        await engine.artifacts.attach(self._tenant, holder, [Link(text, as_address(text))])
         self.planted.add("a job that runs", f"/jobs/{running.id}")
-        worker = text.replace("/", "|")  # a slash would separate it from its instance
-        await engine.tokens.create(who, TokenRequest(roles=["work"], description=text, worker_id=worker))
+        self.planted.told.append(running.id)
+        decided = await self._claimed(text)
+        gate, _ = await self._asked(decided, text, text)
+        await engine.gates.decide(who, gate.id, Decision.APPROVE, comment=text, data=json.dumps({text: text}))
+        self.planted.add("a gate that somebody decided", f"/approvals/{gate.id}")
+        wanted = TokenRequest(
+            roles=["work"], description=text, worker_id=as_worker(text), key=text, types=[text], repositories=[text],
+            capabilities=[text],
+        )  # fmt: skip
+        token = await engine.tokens.create(who, wanted)
+        await engine.tokens.revoke(who, token.token.id)
         await self._subscribed(who, [text], group=text)
+        await self._signed_in(text)
         return running
+
+    async def _signed_in(self, text: str) -> None:
+        """Somebody of a tenant of that name, known by that name."""
+        there = Principal(text, user("somebody"), ROLES)
+        wanted = TokenRequest(roles=["read", "work"], worker_id=as_worker(text))
+        token = await self._engine.tokens.create(there, wanted)
+        self.planted.cookies.append(self._sessions.begin(token.text))
 
     async def _waiting(self, text: str, parent: Job) -> None:
         """A job that nobody takes, for every reason there is."""
@@ -127,8 +160,8 @@ class Planter:
 
         self.planted.add("a subscription", f"/webhooks/{await self._subscribed(who, names)}")
 
-        said = {"type": tome, "agent": f"{tome}/{tome}", "worker": tome, "tag": tome}
-        self.planted.add("a filter of jobs", f"/jobs?{urlencode(said)}")
+        for said in ({"type": tome, "worker": tome, "tag": tome}, {"agent": f"{tome}/{tome}"}):
+            self.planted.add("a filter of jobs", f"/jobs?{urlencode(said)}")
         self.planted.add("a search of history", f"/audit?{urlencode({'actor': tome})}")
         self.planted.add("a way on", f"/sign-in?{urlencode({'next': f'/jobs?{tome}'})}")
         self.planted.add("a job that is not there", f"/jobs/{quote(tome, safe='')}")
@@ -149,7 +182,7 @@ class Planter:
 
     async def _subscribed(self, who: Principal, types: Sequence[str], group: str = "a group") -> str:
         wanted = SubscriptionRequest(
-            url="https://hooks.example/'x", events=["job.failed"], types=list(types), mode=Mode.GROUP, group_id=group
+            url=as_address(group), events=["job.failed"], types=list(types), mode=Mode.GROUP, group_id=group
         )
         return (await self._engine.webhooks.subscribe(who, wanted)).subscription.id
 
@@ -164,12 +197,11 @@ class Planter:
         ]
         await engine.progress.add_events(tenant, Report(job.id, job.fence, worker, tuple(events)))
         for name, value in zip(names, values, strict=True):
-            await engine.progress.save_step(tenant, Step(job.id, job.fence, worker, name, 0, value))
+            await engine.progress.save_step(tenant, Step(job.id, job.fence, worker, name, 0, value, name))
         await engine.leases.checkpoint(tenant, Checkpoint(job.id, job.fence, worker, 1, f"[{', '.join(values)}]"))
-        things: list[File | Link] = []
-        for name in names:
-            things += [File(name, name.encode(), "text/html"), Link(f"at {name}", "https://outside.example/'x")]
+        things = [File(name, name.encode(), "text/html") for name in names]
         await engine.artifacts.attach(tenant, Holder(job.id, job.fence, worker), things)
+        self.planted.told.append(job.id)
 
     async def _claimed(self, type: str, tome: str | None = None, **more: object) -> Job:
         """The newest job of a type, in the hands of a worker of the same name."""
@@ -189,7 +221,7 @@ class Planter:
         fields = {
             "tags": [type, f"a {type}"], "headers": {type: type}, "agent": AgentName(kind=type, id=type),
             "requested_by": type, "idempotency_key": f"{new_id()[-8:]} {type}", "requires": [type], "repository": type,
-            "affinity_key": type,
+            "affinity_key": type, "webhook": as_address(type),
         }  # fmt: skip
         return JobRequest(type=type, payload=payload, **(fields | more))  # type: ignore[arg-type]
 

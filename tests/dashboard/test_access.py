@@ -179,6 +179,35 @@ async def test_two_tenants_never_see_each_other(guarded: Board, tenant: str, chr
         assert "-of-theirs" not in await answer.text(), path
 
 
+async def test_no_action_reaches_into_another_tenant(guarded: Board, tenant: str) -> None:
+    theirs = await scene.play(guarded.engine, f"{tenant}-other")
+    ours = await guarded.token("read", "operate", "admin", "produce", "approve", tenant=tenant)
+    before = await everything_of(guarded, theirs)
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=60) as http:
+        cookie = {"cookie": await signed_in_cookie(http, guarded.url, ours)}
+        form = {"form_token": form_token_of((await http.get("/queues", headers=cookie)).text), "decision": "approve"}
+        form |= {"priority": "9", "max_concurrency": "9", "action": "cancel", "id": theirs.queued}
+        for action in (one for one in pages() if one.method == "POST" and one.needs_sign_in):
+            answer = await http.post(theirs.fill(action.path), data=form, headers=cookie)
+            # A type belongs to nobody: to pause one stops the jobs of one's own tenant.
+            told = 303 if action.path.startswith("/queues/") else 404 if "{" in action.path else answer.status_code
+            assert answer.status_code == told < 500, action.path
+    assert await everything_of(guarded, theirs) == before
+
+
+async def everything_of(board: Board, stage: Scene) -> object:
+    """What an action could have changed."""
+    engine, who = board.engine, local(stage.tenant)
+    return (
+        await engine.reads.some(stage.tenant, [stage.queued, stage.running, stage.dead, stage.done, stage.waiting]),
+        await engine.gates.get(stage.tenant, stage.gate),
+        await engine.reads.queues(stage.tenant),
+        await engine.registry.agents(stage.tenant),
+        await engine.webhooks.subscriptions(who),
+        await engine.tokens.list(who),
+    )
+
+
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
 async def test_a_form_of_another_site_is_refused(board: Board, stage: Scene, origin: str) -> None:
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False) as http:

@@ -11,7 +11,7 @@ from interlock.dashboard.tail import SHOWN, tail
 from interlock.domain.principal import local
 from interlock.domain.progress import Event, Level, Report
 from interlock.wire import new_id
-from tests.dashboard.conftest import Board, patient
+from tests.dashboard.conftest import Board, patient, press_at_once
 from tests.dashboard.scene import Scene
 
 
@@ -123,8 +123,7 @@ async def test_a_row_of_approvals_is_decided_from_the_keyboard(board: Board, sta
 
 async def test_keys_move_and_never_decide(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/")
-    await page.keyboard.press("g")
-    await page.keyboard.press("j")
+    await press_at_once(page, "g", "j")
     await expect(page).to_have_url(f"{board.url}/jobs")
     await page.keyboard.press("j")
     await page.keyboard.press("x")

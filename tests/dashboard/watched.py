@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any, Final
+from urllib.parse import urlencode
 
-from playwright.async_api import Page, Request
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, Route
 
-from tests.dashboard.conftest import Board
+from tests.dashboard.conftest import Board, patient
+
+PAGES_OF_A_BUNDLE: Final = 100
+OURS: Final = re.compile(
+    r'<script src="/static/[^>]*></script>|<link rel="stylesheet"[^>]*>|<nav aria-label="Pages">.*?</nav>', re.DOTALL
+)
+# What nobody sees still runs and fetches, and to paint it would cost the most.
+UNPAINTED: Final = '<!doctype html><link rel="icon" href="/static/icon.svg"><body hidden>'
 
 # All elements, names of attributes, addresses that leave us, and how often each text stands whole in a text or a value.
 _LOOK: Final = """(doc, texts) => {
@@ -61,7 +73,7 @@ class Watched:
         self.has_script, self.faults = has_script, list[str]()
         page.on("request", self._note_request)
         page.on("dialog", lambda dialog: self.faults.append(dialog.message))
-        page.on("console", lambda message: self.faults.append(message.text) if message.type == "error" else None)
+        page.on("console", self._note_said)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
 
     def seen(self) -> Seen:
@@ -78,6 +90,20 @@ class Watched:
             await self._look(seen)
         return after
 
+    async def look_at(self, path: str, form: Mapping[str, str] | None, seen: Seen) -> None:
+        """Load one page as the server serves it, with its policy; one that answers a form is sent that form."""
+        if form is not None:
+            body, kind = urlencode(form), {"content-type": "application/x-www-form-urlencoded"}
+
+            async def send(route: Route) -> None:
+                await route.continue_(method="POST", headers=route.request.headers | kind, post_data=body)
+
+            await self._page.route("**/*", send, times=1)
+        answer = await self._page.goto(self._url + path)
+        assert answer is not None
+        assert "default-src 'none'" in answer.headers["content-security-policy"], path
+        await self._look(seen)
+
     async def read(self, document: str, seen: Seen) -> None:
         """Load a document as if we had served it, but without the policy that would stop what runs."""
         await self._page.route(
@@ -90,8 +116,60 @@ class Watched:
     async def _look(self, seen: Seen) -> None:
         seen.add(await self._page.evaluate(f"(texts) => ({_LOOK})(document, texts)", self._texts))
 
+    def _note_said(self, message: ConsoleMessage) -> None:
+        """All that a browser complains of, save that a page was a refusal: some are."""
+        refused = (
+            "the server responded with a status of 4" in message.text and message.location["url"] == self._page.url
+        )
+        if message.type == "error" and not refused:
+            self.faults.append(message.text)
+
     def _note_request(self, request: Request) -> None:
         page = request.is_navigation_request() and request.frame == self._page.main_frame
         own = page or request.resource_type == "fetch" or request.url.startswith(f"{self._url}/static/")
         if not own or not request.url.startswith(f"{self._url}/"):
             self.faults.append(f"{request.resource_type} {request.url}")
+
+
+async def tab_of(chromium: Browser, board: Board, texts: Sequence[str], *, script: bool = True) -> Watched:
+    page = await (await patient(chromium, java_script_enabled=script)).new_page()
+    await page.add_init_script("window.pwned = () => console.error('pwned')")
+    return Watched(page, board, texts, has_script=script)
+
+
+def bundles(texts: Sequence[str]) -> list[str]:
+    """Pages as few documents: many in a row, each whole but for our own files and the way to other pages."""
+    parts = (texts[at : at + PAGES_OF_A_BUNDLE] for at in range(0, len(texts), PAGES_OF_A_BUNDLE))
+    return [UNPAINTED + "".join(OURS.sub("", text) for text in part) for part in parts]
+
+
+class Shape(HTMLParser):
+    """What a template is made of: elements and names of attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made_of: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.made_of |= {tag, *(f"{tag} {name}" for name, _ in attrs)}
+
+
+@cache
+def usual() -> set[str]:
+    """What our own templates are made of, whatever they show."""
+    shape = Shape()
+    for template in (files("interlock.dashboard") / "templates").iterdir():
+        shape.feed(re.sub(r"\{[%{#].*?[%}#]\}", "", template.read_text(), flags=re.DOTALL))
+    return shape.made_of | {"main data-live", "body hidden"}  # one is put in by a child, the other by a bundle
+
+
+def is_inert(seen: Seen, what: str) -> None:
+    """It is made of what our templates are, and leads nowhere else."""
+    assert (seen.made_of - usual(), seen.leads_out) == (set(), []), what
+
+
+def shows_all(seen: Seen, what: str) -> None:
+    """Each string stood whole wherever a plain one did."""
+    *hostile, plain = seen.shown
+    assert plain > 0, what
+    assert [i for i, count in enumerate(hostile) if count < plain] == [], (what, plain)

@@ -47,16 +47,16 @@ POLICY: Final = (
 TRAIL: Final = "interlock.trail"  # where the door keeps what it logs of a request
 COOKIE: Final = "interlock"
 NOBODY: Final = Principal("", "", frozenset())
-NAVIGATION: Final = (
-    ("/", "Overview", "read"),
-    ("/jobs", "Jobs", "read"),
-    ("/approvals", "Approvals", "read"),
-    ("/queues", "Queues", "read"),
-    ("/agents", "Agents", "read"),
-    ("/workers", "Workers", "read"),
-    ("/webhooks", "Webhooks", "operate"),
-    ("/tokens", "Tokens", "admin"),
-    ("/audit", "Audit", "admin"),
+NAVIGATION: Final = (  # the last is the key that goes there, after a g
+    ("/", "Overview", "read", "o"),
+    ("/jobs", "Jobs", "read", "j"),
+    ("/approvals", "Approvals", "read", "a"),
+    ("/queues", "Queues", "read", "q"),
+    ("/agents", "Agents", "read", "g"),
+    ("/workers", "Workers", "read", "w"),
+    ("/webhooks", "Webhooks", "operate", "h"),
+    ("/tokens", "Tokens", "admin", "t"),
+    ("/audit", "Audit", "admin", "u"),
 )
 SAID: Final = {
     "cancelled": "The job is cancelled, or its worker has been asked to stop.",
@@ -75,7 +75,7 @@ SAID: Final = {
     "limited": "The limit is set; it acts at once, a lower one as jobs end.",
     "unsubscribed": "The subscription is gone.",
     "token_revoked": "The token is revoked.",
-    "bulk": "Done for {n} jobs.",
+    "bulk": "Done for {n} {jobs}.",
     "signed_out": "You are signed out.",
 }
 
@@ -237,16 +237,17 @@ class _Exchange:
     def _view(self, view: View, now: int) -> Reply:
         who = self._who
         n = self._query.one("n") or ""
+        n = n if n.isascii() and n.isdecimal() else "0"
         said = SAID.get(self._query.one("said") or "", "")
         shown = {
             "now": now,
             "who": who,
             "may": may_look(who) | {"decide": bool(who.actor) and refuse_approver(who) is None},
             "auth": self._board._auth,
-            "navigation": [(path, name) for path, name, role in NAVIGATION if who.may(role)],
+            "navigation": [(path, name, key) for path, name, role, key in NAVIGATION if who.may(role)],
             "here": self._scope["path"],
             "form_token": self._board._sessions.form_token(self._session),
-            "said": said.format(n=n if n.isascii() and n.isdecimal() else 0),
+            "said": said.format(n=n, jobs="job" if n == "1" else "jobs"),
             "query": self._query,
         }
         body = self._board._templates.page(view.template, shown | dict(view.shown))

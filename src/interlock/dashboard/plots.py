@@ -16,11 +16,12 @@ PARTS: Final = ("in_progress", "ready", "delayed", "blocked", "waiting_for_appro
 
 
 class Line(NamedTuple):
-    """A line and the area below it, newest at the right edge."""
+    """A line and the area below it, newest at the right edge; `top` is its scale, `most` the highest it came."""
 
     line: str
     area: str
     top: float
+    most: float
 
 
 class Flow(NamedTuple):
@@ -45,11 +46,12 @@ class Part(NamedTuple):
 
 def line(values: Sequence[float | None]) -> Line:
     """One point for each value, from edge to edge; the line is broken where a value is not known."""
-    top = _top([value for value in values if value is not None])
+    known = [value for value in values if value is not None]
+    top = _top(known)
     step = WIDTH / max(len(values) - 1, 1)
     placed = [(step * i, None if value is None else _height(value, top)) for i, value in enumerate(values)]
     runs = [_corners([(x, y) for x, y in run if y is not None]) for has, run in groupby(placed, _is_known) if has]
-    return _drawn(runs, top)
+    return _drawn(runs, top, known)
 
 
 def steps(values: Sequence[float], top: float | None = None) -> Line:
@@ -57,7 +59,7 @@ def steps(values: Sequence[float], top: float | None = None) -> Line:
     top = top or _top(values)
     wide = WIDTH / len(values)
     heights = [_height(value, top) for value in values]
-    return _drawn([_corners([(wide * (i + side), y) for i, y in enumerate(heights) for side in (0, 1)])], top)
+    return _drawn([_corners([(wide * (i + side), y) for i, y in enumerate(heights) for side in (0, 1)])], top, values)
 
 
 def flow(hour: Hour, ages: Sequence[float | None] = ()) -> Flow:
@@ -99,9 +101,9 @@ def _corners(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return [points[0], *(here for before, here, after in inner if not before[1] == here[1] == after[1]), points[-1]]
 
 
-def _drawn(runs: Sequence[Sequence[tuple[float, float]]], top: float) -> Line:
+def _drawn(runs: Sequence[Sequence[tuple[float, float]]], top: float, values: Sequence[float]) -> Line:
     paths = ["M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in run) for run in runs]
     areas = [
         f"{path} L{run[-1][0]:.1f},{GROUND} L{run[0][0]:.1f},{GROUND} Z" for path, run in zip(paths, runs, strict=True)
     ]
-    return Line(" ".join(paths), " ".join(areas), top)
+    return Line(" ".join(paths), " ".join(areas), top, max(values, default=0.0))

@@ -18,6 +18,7 @@ MOST_FIELDS: Final = 2_000
 LARGEST: Final = 2**63 - 1
 LOOKS: Final = ("read",)
 DAY: Final = 86_400.0
+PASSING: Final = frozenset({"said", "n", "before"})  # what an address says of one look, and not of what is looked for
 
 
 class Fields:
@@ -74,6 +75,13 @@ class Fields:
         if at is not None and at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
         return wire.instant(at, name)
+
+    def narrowed(self, name: str, value: str) -> str:
+        """The same query from its first page on, with this value too; beside a tag there may be others."""
+        others = self.all(name) if name == "tag" else []
+        rest = self.encoded(without=(name, *PASSING))
+        said = urlencode([(name, one) for one in (*others, value) if one != value] + [(name, value)])
+        return f"{rest}&{said}" if rest else said
 
     def encoded(self, *, without: Sequence[str] = (), **changed: object) -> str:
         """The same query with some of it left out or said otherwise."""

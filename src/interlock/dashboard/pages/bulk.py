@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from interlock.dashboard.pages.jobs import filter_of
-from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, go, show
+from interlock.dashboard.pages.jobs import filter_of, said_of
+from interlock.dashboard.web import PASSING, Ask, Fields, Pages, Reply, View, go, show
 from interlock.domain.operations import Action
 from interlock.engine.operations import Bulk
 from interlock.errors import Invalid
@@ -22,7 +22,8 @@ async def confirm(ask: Ask) -> View | Reply:
         found=found,
         ids=query.all("id"),
         everything=query.one("scope") == "filter",
-        filter=query.encoded(without=("action", "id", "scope", "said", "n", "before", "form_token")),
+        filter=query.encoded(without=("action", "id", "scope", "form_token", *PASSING)),
+        fitting=said_of(query),
     )
 
 

@@ -16,6 +16,7 @@ from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Status, Verb
 from interlock.domain.operations import CHECKPOINT, START
 from interlock.domain.progress import EventRow, StepRow
+from interlock.domain.retry import SECOND
 from interlock.engine.progress import LONGEST_PAGE
 from interlock.errors import Forbidden, NotFound
 
@@ -61,6 +62,7 @@ async def job(ask: Ask) -> View | Reply:
         log=log,
         reached=None if found.status in TERMINAL else reached(log),
         timeline=_timeline(history, steps, events, gates),
+        ran=_ran(history),
         later_events=events[-1].seq if len(events) == LONGEST_PAGE else None,
         values=[(name, value) for name, value in values if value is not None],
         artifacts=artifacts,
@@ -156,6 +158,17 @@ def _timeline(
         *(Moment(gate.opened_at, "gate", gate) for gate in gates),
     ]
     return sorted(moments, key=lambda moment: (moment.at, _ORDER[moment.kind]))
+
+
+def _ran(history: Sequence[HistoryRow]) -> dict[int, float]:
+    """For how many seconds a run had gone on when it ended, by the version of the row that tells of its end."""
+    ran, began = {}, 0
+    for row in history:
+        if row.to_status is Status.RUNNING and row.from_status is not Status.RUNNING:
+            began = row.at
+        elif row.from_status is Status.RUNNING and row.to_status is not Status.RUNNING:
+            ran[row.version] = (row.at - began) / SECOND
+    return ran
 
 
 def _facts(row: HistoryRow) -> dict[str, Any]:

@@ -13,6 +13,10 @@ from interlock.errors import Invalid, NotFound
 pages = Pages()
 
 AT_ONCE: Final = 50
+SEVERAL: Final = ("status", "tag")  # may be said more than once; of the others the last counts
+FILTERS: Final = (
+    *SEVERAL, "type", "agent", "worker", "parent", "stale_seconds", "created_after", "created_before",
+)  # fmt: skip
 
 
 @pages.get("/jobs")
@@ -53,6 +57,12 @@ def filter_of(query: Fields) -> Filter:
         created_after=query.instant("created_after"),
         created_before=query.instant("created_before"),
     )
+
+
+def said_of(query: Fields) -> list[tuple[str, str]]:
+    """What of a query is a filter, in words; whatever else it says chooses nothing."""
+    every = ((name, query.all(name) if name in SEVERAL else [query.one(name)]) for name in FILTERS)
+    return [(name, value) for name, values in every for value in values if value is not None]
 
 
 def _id(value: str) -> str:

@@ -15,6 +15,7 @@ from interlock.dashboard.web import Ask, Pages, Reply, View, show
 from interlock.domain.approval import GateFilter, GateStatus
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
+from interlock.domain.presence import LATELY_SECONDS
 from interlock.domain.registry import Minute, QueueStats
 from interlock.engine.engine import Engine
 from interlock.errors import NotFound
@@ -22,6 +23,7 @@ from interlock.errors import NotFound
 pages = Pages()
 
 FEW: Final = 5
+URGENT_AMONG: Final = 50  # of so many open gates, the newest, those are shown that end first
 MOST_WORKERS: Final = 20
 STALE_SECONDS: Final = 300.0
 _seen: WeakKeyDictionary[Engine, Ages] = WeakKeyDictionary()
@@ -34,7 +36,7 @@ async def overview(ask: Ask) -> View | Reply:
     queues, minutes, gates, dead, stale, workers = await asyncio.gather(
         reads.queues(tenant),
         reads.minutes(tenant),
-        ask.engine.gates.list(tenant, GateFilter(status=GateStatus.OPEN, limit=FEW)),
+        ask.engine.gates.list(tenant, GateFilter(status=GateStatus.OPEN, limit=max(FEW, URGENT_AMONG))),
         reads.jobs(tenant, Filter(statuses=(Status.DEAD_LETTER,), limit=FEW)),
         reads.jobs(tenant, Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=FEW)),
         ask.engine.workers.seen(tenant, limit=MOST_WORKERS),
@@ -43,10 +45,11 @@ async def overview(ask: Ask) -> View | Reply:
     busy = await known_jobs(ask, [id for worker in workers for id in worker.job_ids[:3]])
     return show(
         "overview.html",
-        gates=gates,
+        gates=sorted(gates, key=lambda gate: gate.expires_at)[:FEW],
         dead=dead,
         stale=stale,
         stale_seconds=STALE_SECONDS,
+        away_seconds=LATELY_SECONDS,
         totals=_totals(queues),
         oldest=min((queue.oldest_ready_at for queue in queues if queue.oldest_ready_at), default=None),
         minutes=span,

@@ -22,7 +22,8 @@ function morph(old, fresh) {
   // What somebody may be filling in stays as it is; a part of another kind in its place is new.
   if (old.hasAttribute("data-keep") && old.getAttribute("data-keep") === fresh.getAttribute("data-keep")) return;
   morphAttributes(old, fresh);
-  morphChildren(old, fresh);
+  if (isPointedAt(old)) morphInPlace(old, fresh);
+  else morphChildren(old, fresh);
 }
 
 function morphAttributes(old, fresh) {
@@ -55,9 +56,32 @@ function morphChildren(old, fresh) {
   }
   while (at) {
     const next = at.nextSibling;
-    at.remove();
+    if (!isMarked(at)) at.remove();
     at = next;
   }
+}
+
+// A row that somebody has marked stays, also when newer ones have pushed it off the page.
+function isMarked(node) {
+  return node.nodeName === "TR" && node.querySelector("input[name=id]:checked") !== null;
+}
+
+// Rows stay where they are while somebody is about to press one: what they say changes, and what is new waits.
+let waiting = 0;
+
+function isPointedAt(part) {
+  return part.hasAttribute("data-still") && (part.matches(":hover") || part.querySelector(":focus-visible") !== null);
+}
+
+function morphInPlace(old, fresh) {
+  const wanted = new Map([...fresh.children].map((row) => [idOf(row), row]));
+  for (const row of old.children) {
+    const now = wanted.get(idOf(row));
+    if (now) morph(row, now);
+    row.classList.toggle("gone", !now);
+    wanted.delete(idOf(row));
+  }
+  waiting = wanted.size;
 }
 
 let held = false;
@@ -84,16 +108,18 @@ async function refresh() {
     const answer = await fetch(location.href, { headers: { "interlock-live": "1" }, cache: "no-store" });
     if (answer.redirected) return location.reload();
     if (!answer.ok) throw new Error(answer.status);
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (held || isSelecting()) return schedule();
+    document.title = fresh.title;
     const ends = [...main.querySelectorAll("[data-tail]")].filter(isAtEnd);
-    morph(main, fresh);
+    waiting = 0;
+    morph(main, fresh.querySelector("main"));
     ends.forEach(toEnd);
     mark();
     // A look that costs the server much is taken more seldom.
     wait = Math.min(Math.max(EVERY, 3 * (performance.now() - asked)), LONGEST_WAIT);
     liveSwitch.classList.remove("lost");
-    liveSwitch.textContent = "live";
+    liveSwitch.textContent = waiting ? `live, ${waiting} new` : "live";
   } catch {
     wait = Math.min(wait * 2, LONGEST_WAIT);
     liveSwitch.classList.add("lost");
@@ -227,7 +253,16 @@ function takeFragment() {
   form.requestSubmit();
 }
 
-// What was just said is not said again when the page is loaded again.
+// An address says only what is looked for, and can be read.
+function onSubmit(event) {
+  const form = event.target;
+  if (!form.matches("form.filter")) return;
+  event.preventDefault();
+  const said = [...new FormData(form)].filter(([, value]) => value.trim());
+  location.assign(form.getAttribute("action") + (said.length ? `?${new URLSearchParams(said)}` : ""));
+}
+
+// What was just said is read first, and not said again when the page is loaded again.
 function forgetSaid() {
   const url = new URL(location.href);
   if (!url.searchParams.has("said")) return;
@@ -235,13 +270,23 @@ function forgetSaid() {
   url.searchParams.delete("said");
   url.searchParams.delete("n");
   history.replaceState(null, "", url);
-  if (said) document.querySelector("main").before(said);
+  if (!said) return;
+  document.querySelector("main").before(said);
+  said.tabIndex = -1;
+  said.focus();  // so that it is read out, and the next Tab goes on from there
+}
+
+// Where the way to other pages is wider than the screen, it shows where one is.
+function showPlace() {
+  document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 enliven(document);
+showPlace();
 document.addEventListener("keydown", onKey);
 document.addEventListener("click", onClick);
 document.addEventListener("change", onChange);
+document.addEventListener("submit", onSubmit);
 takeFragment();
 forgetSaid();
 if (main) startLive();

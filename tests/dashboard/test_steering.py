@@ -1,0 +1,178 @@
+"""Finding the way with few moves: filters that add up, marks that stay, keys, copies, and times that tell something."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from interlock.dashboard.app import NAVIGATION
+from interlock.dashboard.pages import jobs
+from interlock.dashboard.web import Fields
+from interlock.domain.approval import Decision
+from interlock.domain.decide import Fail
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.wire import JobRequest
+from tests.dashboard.conftest import Board, patient, press_at_once
+from tests.dashboard.scene import Scene
+
+
+async def opened(board: Board, chromium: Browser, path: str, *, script: bool = True) -> Page:
+    page = await (await patient(chromium, java_script_enabled=script)).new_page()
+    await page.goto(board.url + path)
+    return page
+
+
+def test_a_narrowed_query_keeps_the_rest_and_begins_at_its_first_page() -> None:
+    query = Fields("status=running&tag=a&agent=x%2Fy&before=7&said=bulk&n=3&type=")
+    assert query.narrowed("tag", "b & c") == "status=running&agent=x%2Fy&tag=a&tag=b+%26+c"
+    assert query.narrowed("tag", "a") == "status=running&agent=x%2Fy&tag=a"
+    assert query.narrowed("agent", "u/v") == "status=running&tag=a&agent=u%2Fv"
+    assert Fields("").narrowed("worker", "w") == "worker=w"
+
+
+async def test_what_is_seen_in_a_row_narrows_the_list_further(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, "/jobs?status=running", script=False)
+    assert await page.locator("tbody tr").count() == 2
+    await page.get_by_role("link", name="macbook-7").first.click()
+    await page.get_by_role("link", name="planner/atlas").click()
+    await page.get_by_role("link", name="ocean", exact=True).click()
+    assert page.url.partition("?")[2] == "status=running&worker=macbook-7&agent=planner%2Fatlas&tag=ocean"
+    assert await page.locator("tbody tr").count() == 1
+    await page.get_by_label("And tag").fill("desert")
+    await page.get_by_role("button", name="Filter").click()
+    assert "No job fits." in await page.inner_text("main")
+    await page.get_by_role("link", name="Show all").click()
+    assert await page.locator("tbody tr").count() > 20
+
+
+async def test_a_filter_leaves_empty_fields_out_of_its_address(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, "/jobs")
+    await page.get_by_label("Type").fill("crawl")
+    await page.get_by_text("queued", exact=True).first.click()
+    await page.get_by_role("button", name="Filter").click()
+    await expect(page).to_have_url(f"{board.url}/jobs?status=queued&type=crawl")
+
+
+async def test_many_are_confirmed_under_the_words_that_chose_them(
+    board: Board, stage: Scene, chromium: Browser
+) -> None:
+    page = await opened(board, chromium, "/jobs?status=queued&type=embed-page", script=False)
+    await page.get_by_label("With").select_option("filter")
+    await page.get_by_role("button", name="Cancel…").click()
+    assert await page.locator("main .tag").all_inner_texts() == ["status: queued", "type: embed-page"]
+    await page.goto(f"{board.url}/jobs/bulk?action=cancel&scope=filter&typ=embed-page")
+    assert "all jobs" in await page.inner_text("main")
+
+
+async def test_a_marked_row_stays_when_newer_ones_push_it_off_the_page(
+    board: Board, stage: Scene, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "AT_ONCE", 5)
+    page = await opened(board, chromium, "/jobs")
+    row = page.locator("tbody tr").last
+    id = await row.get_attribute("id")
+    await row.locator("input").check()
+    await page.mouse.move(0, 0)
+    *_, newest = [await board.engine.jobs.enqueue(local(stage.tenant), JobRequest(type="crawl")) for _ in range(6)]
+    await expect(page.locator("tbody tr").first).to_have_id(f"job-{newest.id}")
+    await expect(page.locator("tbody tr")).to_have_count(6)
+    await expect(page.locator(f"#{id} input")).to_be_checked()
+
+    await page.locator(f"#{id} input").uncheck()
+    await page.mouse.move(0, 0)
+    await expect(page.locator(f"#{id}")).to_have_count(0)
+
+
+async def test_rows_stay_under_the_pointer_and_say_what_has_changed(
+    board: Board, stage: Scene, chromium: Browser
+) -> None:
+    page = await opened(board, chromium, "/jobs?status=queued")
+    first = page.locator("tbody tr").first
+    id = await first.get_attribute("id")
+    await page.locator(f"#job-{stage.queued}").hover()
+    who = local(stage.tenant)
+    newest = await board.engine.jobs.enqueue(who, JobRequest(type="crawl"))
+    await board.engine.jobs.edit(who, stage.queued, priority=42)
+    await expect(page.locator("[data-live-switch]")).to_have_text("live, 1 new")
+    await expect(page.locator(f"#job-{stage.queued}")).to_contain_text("42")
+    await expect(first).to_have_id(id or "")
+    await board.engine.jobs.cancel(who, stage.queued)
+    await expect(page.locator(f"#job-{stage.queued}")).to_have_class("gone")
+
+    await page.mouse.move(0, 0)
+    await expect(first).to_have_id(f"job-{newest.id}")
+    await expect(page.locator(f"#job-{stage.queued}")).to_have_count(0)
+    await expect(page.locator("[data-live-switch]")).to_have_text("live")
+
+
+async def test_every_page_has_a_key_of_its_own(board: Board, stage: Scene, chromium: Browser) -> None:
+    keys = [key for _, _, _, key in NAVIGATION]
+    assert len(set(keys)) == len(keys)
+    page = await opened(board, chromium, "/")
+    for path, name, _, key in NAVIGATION:
+        await press_at_once(page, "g", key)
+        await expect(page).to_have_url(board.url + path)
+        await expect(page.locator(".top nav [aria-current]")).to_have_text(name)
+
+
+async def test_a_phone_shows_which_page_it_is_on(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await (await patient(chromium, viewport={"width": 360, "height": 740})).new_page()
+    for path, name, _, _ in NAVIGATION:
+        await page.goto(board.url + path)
+        await expect(page.locator(".top nav").get_by_text(name, exact=True)).to_be_in_viewport(ratio=1)
+
+
+async def test_what_was_done_is_said_where_the_focus_is(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, f"/jobs/{stage.queued}")
+    await page.get_by_label("Priority").fill("3")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("status")).to_have_text("The job has been changed.")
+    await expect(page.get_by_role("status")).to_be_focused()
+    await expect(page).to_have_url(f"{board.url}/jobs/{stage.queued}")
+
+
+async def test_the_tab_itself_says_how_many_wait_for_a_decision(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, "/")
+    await expect(page).to_have_title("(1) Overview · Interlock")
+    await board.engine.gates.decide(local(stage.tenant), stage.gate, Decision.DENY)
+    await expect(page).to_have_title("Overview · Interlock")
+    assert await (await opened(board, chromium, "/approvals?status=denied")).title() == "Approvals · Interlock"
+
+
+async def test_a_value_is_copied_as_the_exact_text(board: Board, stage: Scene, chromium: Browser) -> None:
+    context = await patient(chromium, permissions=["clipboard-read", "clipboard-write"])
+    page = await context.new_page()
+    await page.goto(f"{board.url}/jobs/{stage.running}")
+    await page.get_by_role("region", name="Payload").get_by_role("button", name="Copy").click()
+    await expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = await page.evaluate("navigator.clipboard.readText()")
+    assert copied == (await board.engine.reads.job(stage.tenant, stage.running)).payload
+    assert json.loads(copied)["depth"] == 3
+
+
+async def test_a_timeline_tells_how_long_each_run_took(board: Board, tenant: str, chromium: Browser) -> None:
+    job = await board.engine.jobs.enqueue(local(tenant), JobRequest(type="slow", backoff={"kind": "fixed"}))
+    for seconds in (90, 0.25):
+        (held,) = await board.engine.leases.claim(tenant, ClaimAsk("w", frozenset({"slow"}), lease_seconds=600.0))
+        board.clock.advance(seconds)
+        await board.engine.leases.fail(tenant, Fail(held.id, held.fence, "w", '{"message": "no"}'))
+        board.clock.advance(600)
+    page = await opened(board, chromium, f"/jobs/{job.id}", script=False)
+    rows = await page.locator(".timeline > .to-retry p:first-child").all_inner_texts()
+    assert rows == ["fail → retry by worker:w, after 1 min 30 s", "fail → retry by worker:w, after 250 ms"]
+
+
+async def test_a_worker_that_has_not_asked_for_long_is_away_and_not_idle(
+    board: Board, tenant: str, chromium: Browser
+) -> None:
+    await board.engine.leases.claim(tenant, ClaimAsk("nightly", frozenset({"t"})))
+    await board.engine.workers.stop()
+    page = await opened(board, chromium, "/", script=False)
+    crew = page.locator(".crew li", has_text="nightly")
+    assert "Idle." in await crew.inner_text()
+    board.clock.advance(120)
+    await page.reload()
+    assert "Away" in await crew.inner_text()

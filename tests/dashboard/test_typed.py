@@ -1,0 +1,84 @@
+"""Whatever is typed into an address or a form comes back as text, on every page that takes any."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Final
+from urllib.parse import quote
+
+import httpx2
+from playwright.async_api import Browser
+
+from interlock.dashboard.app import pages
+from interlock.dashboard.guesses import WINDOW_SECONDS
+from interlock.dashboard.web import Page
+from tests.dashboard.conftest import Board
+from tests.dashboard.hostile import NAMES
+from tests.dashboard.scene import Scene
+from tests.dashboard.test_poison import NAMES as KNOWN_FIELDS
+from tests.dashboard.test_walk import DOWNLOADED
+from tests.dashboard.watched import bundles, is_inert, tab_of
+
+NAMES_AT_ONCE: Final = 45  # what the longest head of a request has room for, spelled as addresses spell it
+READS: Final = re.compile(r"""\.(?:one|all|raw|number|whole|instant)\(["'](\w+)["']\)""")
+# What the other fields of a form say, so that each has its turn to be looked at.
+SENSIBLE: Final = {
+    "role": "read", "event": "job.failed", "url": "https://hooks.example/x", "decision": "deny", "action": "cancel",
+    "scope": "filter", "priority": "1", "max_concurrency": "1",
+}  # fmt: skip
+
+
+def fields_of(page: Page) -> list[str]:
+    """The names that the module of a page asks for, as its source spells them."""
+    return sorted({*READS.findall(inspect.getsource(sys.modules[page.handler.__module__])), "said", "n"})
+
+
+def tomes() -> list[str]:
+    """The corpus in few texts."""
+    return ["".join(NAMES[at : at + NAMES_AT_ONCE]) for at in range(0, len(NAMES), NAMES_AT_ONCE)]
+
+
+def typed(stage: Scene, page: Page) -> Iterator[tuple[str, dict[str, str]]]:
+    """A page with the corpus in each field, one by one, and in its path; a form has room for all of it at once."""
+    path = stage.fill(page.path)
+    for tome in tomes() if page.method == "GET" else ["".join(NAMES)]:
+        for name in fields_of(page):
+            yield path, SENSIBLE | {name: tome}
+    for tome in tomes() if "{" in page.path else []:
+        yield re.sub(r"\{\w+\}", quote(tome, safe=""), page.path, count=1), SENSIBLE
+
+
+def test_every_field_that_a_page_reads_is_known() -> None:
+    templates = (files("interlock.dashboard") / "templates").iterdir()
+    read = {name for template in templates for name in READS.findall(template.read_text())}
+    for page in pages():
+        read |= set(fields_of(page))
+    assert read - {*KNOWN_FIELDS, "form_token"} == set()
+
+
+async def test_what_is_typed_anywhere_comes_back_as_text(board: Board, stage: Scene, chromium: Browser) -> None:
+    texts = tomes()
+    shown: set[str] = set()
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=240, follow_redirects=True) as http:
+        token = (await http.get("/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]
+        for page in (one for one in pages() if one.path not in DOWNLOADED):
+            for path, said in typed(stage, page):
+                board.ticks.now += WINDOW_SECONDS  # so that nobody has guessed too often
+                get = page.method == "GET"
+                answer = await (
+                    http.get(path, params=said) if get else http.post(path, data={**said, "form_token": token})
+                )
+                assert answer.status_code < 500, (page.path, said)
+                shown.add(answer.text)
+
+    tab = await tab_of(chromium, board, texts)
+    seen = tab.seen()
+    for document in bundles(sorted(shown)):
+        await tab.read(document, seen)
+    is_inert(seen, "what was typed")
+    assert 0 not in seen.shown
+    assert tab.faults == []
