@@ -14,9 +14,7 @@ import uuid_utils
 
 from interlock.domain import policy, text
 from interlock.domain.destination import Allowance, admitted
-from interlock.domain.dialect import spoken
-from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, Job, NewJob
-from interlock.domain.lifecycle import Status
+from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, NewJob
 from interlock.domain.registry import NO_DEFAULTS, Defaults
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
 from interlock.errors import Error, Invalid, NotFound, TooLarge
@@ -304,35 +302,6 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
     message, _, path = str(error).partition(" - at `$")
     pointer = "/" + path.rstrip("`").strip(".").replace(".", "/").replace("[", "/").replace("]", "") if path else ""
     return Invalid(message, pointer=pointer.replace("//", "/"))
-
-
-_TIMES: Final = (
-    "run_at", "deadline", "cancel_requested_at", "created_at", "updated_at", "started_at", "run_started_at",
-    "heartbeat_at", "finished_at",
-)  # fmt: skip
-_JSON: Final = ("payload", "headers", "checkpoint", "usage", "result", "error", "backoff")
-_FOLDED: Final = ("agent_kind", "agent_id", "worker", "fence", "lease_expires_at", "blocked")
-
-
-def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
-    """A job as the API shows it; JSON text stays as it is."""
-    shown: dict[str, Any] = dict(zip(Job._fields, job, strict=True))
-    for field in _FOLDED:
-        del shown[field]
-    for field in _TIMES:
-        if shown[field] is not None:
-            shown[field] = when(shown[field])
-    for field in _JSON:
-        if shown[field] is not None:
-            shown[field] = msgspec.Raw(shown[field].encode())
-    shown["agent"] = None if job.agent_kind is None else {"kind": job.agent_kind, "id": job.agent_id}
-    shown["lease"] = None
-    if job.status is Status.RUNNING and job.lease_expires_at is not None:
-        shown["lease"] = {"worker": job.worker, "fence": job.fence, "expires_at": when(job.lease_expires_at)}
-    shown["webhook"] = None if job.webhook is None else spoken(job.webhook)[1]
-    shown["location"] = job.location(now)
-    shown["retry_count"] = job.retry_count
-    return shown
 
 
 def history_to_dict(row: HistoryRow) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -86,10 +86,10 @@ class Endpoint:
     def _refusal(self, error: Exception, trail: Trail) -> Answer:
         return refusal(error, trail)
 
-    async def _bytes(self, headers: Headers, receive: Receive, trail: Trail, *, limit: int) -> bytes:
+    def _bytes(self, headers: Headers, receive: Receive, trail: Trail, *, limit: int) -> Awaitable[bytes]:
         """The body as it was sent."""
         within = self._service.options.body_seconds
-        return await body.read(receive, headers, limit=limit, within=within, seat=trail.seat, arrived=trail.take_body)
+        return body.read(receive, headers, limit=limit, within=within, seat=trail.seat, arrived=trail.take_body)
 
     async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
         if route.raw_body:

@@ -40,7 +40,7 @@ _UNUSUAL: Final = frozenset({name.decode() for name in _SECURED} | {"connection"
 _CLOSE: Final = (b"connection", b"close")
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 # A path is served in one spelling only: no empty or dotted segments, no half escapes, nothing after a final slash.
-_PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,=:@-]|%(?!00)[0-9A-Fa-f]{2})+)+")
+_PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,=:@-]++|%(?!00)[0-9A-Fa-f]{2})++)++")
 _DOTS: Final = re.compile(rb"/(?:\.|%2[eE]){1,2}(?:/|$)")
 _PROCESS: Final = secrets.token_hex(10)
 _NUMBERS: Final = itertools.count(1)
@@ -71,15 +71,12 @@ class Gate:
             except Exception as error:
                 await send_answer(refusal(error, trail), exchange.send, trail)
             else:
-                await self._trace(scope, exchange, trail)
+                await (self._trace if tracing.is_on() else self._serve)(scope, exchange, trail)
         finally:
             seat.leave()
             self._done(trail)
 
     async def _trace(self, scope: Any, exchange: _Exchange, trail: Trail) -> None:
-        if not tracing.is_on():
-            await self._serve(scope, exchange, trail)
-            return
         method = _known(trail.method)
         with tracing.span(method, "server", parent=trail.headers.traceparent) as span:
             assert span is not None
@@ -114,7 +111,7 @@ class Gate:
         trail.request_id = headers.request_id or trail.request_id
         if trace := headers.traceparent:
             trail.trace_id = trace[3:35]
-        if not _PATH.fullmatch(raw_path) or _DOTS.search(raw_path):
+        if not _PATH.fullmatch(raw_path) or (b"%" in raw_path and _DOTS.search(raw_path)):
             raise Refusal("no_such_route", "nothing is served under this path")
         scope["path"] = raw_path.decode("ascii")
         headers.check_framing(scope["http_version"])
@@ -151,20 +148,19 @@ class Gate:
     def _done(self, trail: Trail) -> None:
         method, seconds = _known(trail.method), trail.seconds
         self.service.metrics.answered(method, trail.route, trail.status, seconds)
-        self._log.info(
-            "request",
-            method=method,
-            route=trail.route,
-            status=trail.status,
-            ms=round(seconds * 1000, 2),
-            sent=trail.sent,
-            request_id=trail.request_id,
-            **{
-                name: value
-                for name in ("code", "tenant", "actor", "trace_id")
-                if (value := getattr(trail, name)) is not None
-            },
-        )
+        facts: dict[str, Any] = {
+            "method": method, "route": trail.route, "status": trail.status, "ms": round(seconds * 1000, 2),
+            "sent": trail.sent, "request_id": trail.request_id,
+        }  # fmt: skip
+        if trail.code is not None:
+            facts["code"] = trail.code
+        if trail.tenant is not None:
+            facts["tenant"] = trail.tenant
+        if trail.actor is not None:
+            facts["actor"] = trail.actor
+        if trail.trace_id is not None:
+            facts["trace_id"] = trail.trace_id
+        self._log.info("request", **facts)
 
 
 class _Exchange:

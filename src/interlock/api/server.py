@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import signal
 import socket
@@ -25,6 +26,7 @@ from interlock.errors import Invalid, Unavailable
 MOST_HEADERS: Final = 100
 BACKLOG: Final = 2048
 CLOCK_TICK: Final = 0.002  # what a timer may be early by
+COLLECT_AFTER: Final = (20_000, 20, 20)  # objects more than before; the usual 700 are made by a few requests
 
 
 def is_loopback(host: str) -> bool:
@@ -81,6 +83,7 @@ class Protocol(HttpToolsProtocol):
         self._idle_since: float | None = None
         self._head_size = 0
         self._in_head = False
+        self._is_coded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -117,6 +120,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self._head_size = 0
         self._in_head = True
+        self._is_coded = False
         self._idle_since = None
 
     def on_url(self, url: bytes) -> None:
@@ -127,12 +131,17 @@ class Protocol(HttpToolsProtocol):
         self._grow(len(name) + len(value))
         if len(self.headers) >= MOST_HEADERS:
             raise Refusal("head_too_large", f"more than {MOST_HEADERS} headers")
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"transfer-encoding":
+            self._is_coded = True
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._head_is_here()
         version = self.parser.get_http_version()
-        if any(name == b"transfer-encoding" for name, _ in self.headers):
+        if self._is_coded:
             Headers(self.headers).check_framing(version)
         if not self.parser.should_upgrade():
             self._begin(version)
@@ -298,7 +307,8 @@ class Server(uvicorn.Server):
         )
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().serve(sockets=[self._listening])
+        with _rare_collections():
+            await super().serve(sockets=[self._listening])
         if self._service.broken is not None:
             raise self._service.broken
 
@@ -328,3 +338,16 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.stop()
         await super().shutdown(sockets)
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for garbage in cycles less often, and not in what is here for good; the rest is freed as it is dropped."""
+    usual = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()

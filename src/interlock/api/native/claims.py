@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -18,6 +18,7 @@ from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import StepRow
 from interlock.engine import shown as gates
+from interlock.shown import GrantedJob, job_fields
 
 routes = Routes()
 
@@ -25,7 +26,7 @@ routes = Routes()
 class ClaimRequest(Request, frozen=True, kw_only=True):
     """What somebody is ready to do; absent types mean any, absent capabilities all that the credential has.
 
-    Without `lease_seconds` the lease is as long as the type says, else 60 s.
+    Without `lease_seconds` the lease is as long as the agent of the job says, else its type, else 60 s.
     """
 
     types: list[str] | None = None
@@ -73,7 +74,7 @@ def _ask(call: Call[ClaimRequest, Nothing]) -> ClaimAsk:
     return who.narrowed(ask)
 
 
-async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[dict[str, Any]]:
+async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[GrantedJob]:
     """Jobs with what their workers have to know of earlier runs; one that never ran has nothing to tell."""
     past = jobs if call.body.claim_id is not None else [job for job in jobs if not _runs_first(job)]
     steps: dict[str, list[StepRow]] = {}
@@ -82,13 +83,16 @@ async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[d
         ids = [job.id for job in past]
         steps = dict(zip(ids, await call.engine.progress.steps_of(call.who.tenant, ids), strict=True))
         decided = await call.engine.gates.decisions(call.who.tenant, past)
-    granted = []
-    for job in jobs:
-        told = wire.job_to_dict(job, now=0)
-        told["steps"] = [shown.step(row) for row in steps.get(job.id, ())]
-        told["approval"] = gates.decision(decided[job.id]) if job.id in decided else None
-        granted.append(told)
-    return granted
+    return [
+        GrantedJob(
+            *(
+                *job_fields(job, now=0),
+                [shown.step(row) for row in steps.get(job.id, ())],
+                gates.decision(decided[job.id]) if job.id in decided else None,
+            )
+        )
+        for job in jobs
+    ]
 
 
 def _runs_first(job: Job) -> bool:

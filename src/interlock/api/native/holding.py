@@ -54,30 +54,29 @@ async def as_holders(
     Those whose holder has to be looked up go in a second batch.
     """
     names = [auth.worker_name(call.who, item.worker) for item in items]
-    made, refused = _orders(names, order)
-    answers = refused | dict(zip(made, await act(call.who.tenant, list(made.values())) if made else [], strict=True))
+    made = [_made(order, i, name) for i, name in enumerate(names)]
+    good = [one for one in made if not isinstance(one, Refused)]
+    told = iter(await act(call.who.tenant, good) if good else ())
+    answers = [one if isinstance(one, Refused) else next(told) for one in made]
     again: dict[int, str] = {}
-    for i, given in answers.items():
+    for i, given in enumerate(answers):
         if isinstance(given, Refused) and isinstance(given.error, LeaseLost):
             holder = await _other_holder(call, items[i].id, items[i], names[i])
             if holder is not None:
                 again[i] = holder
     if again:
         orders = [order(i, holder) for i, holder in again.items()]
-        answers |= dict(zip(again, await act(call.who.tenant, orders), strict=True))
-    return [answers[i] for i in range(len(items))]
+        for i, given in zip(again, await act(call.who.tenant, orders), strict=True):
+            answers[i] = given
+    return answers
 
 
-def _orders(names: Sequence[str], order: Callable[[int, str], O]) -> tuple[dict[int, O], dict[int, Any]]:
-    """An order for each item; one that cannot be made is refused alone."""
-    made: dict[int, O] = {}
-    refused: dict[int, Any] = {}
-    for i, name in enumerate(names):
-        try:
-            made[i] = order(i, name)
-        except Error as error:
-            refused[i] = Refused(error)
-    return made, refused
+def _made(order: Callable[[int, str], O], i: int, name: str) -> O | Refused:
+    """The order for one item; one that cannot be made is refused alone."""
+    try:
+        return order(i, name)
+    except Error as error:
+        return Refused(error)
 
 
 async def _other_holder(call: Call[Any, Any], job_id: str, grant: Grant, tried: str) -> str | None:

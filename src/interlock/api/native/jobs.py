@@ -99,7 +99,7 @@ async def enqueue(call: Call[JobRequest, Nothing]) -> Answer:
     headers = shown.etag(job) | {"location": f"/v1/jobs/{job.id}"}
     if replayed:
         return answer(await shown.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
-    return answer(wire.job_to_dict(job, now=job.created_at), 201, headers=headers)
+    return answer(shown.born(job), 201, headers=headers)
 
 
 @routes.add(

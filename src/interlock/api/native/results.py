@@ -36,4 +36,4 @@ async def wait_for_result(call: Call[None, Wait]) -> Answer:
     seen = await shown.job(call, job)
     if job.status in TERMINAL:
         return answer(seen, headers=shown.etag(job))
-    return answer({"id": job.id, "status": job.status, "location": seen["location"]}, 202)
+    return answer({"id": job.id, "status": job.status, "location": seen.location}, 202)

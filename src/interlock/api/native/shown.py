@@ -12,27 +12,31 @@ from interlock.api.routes import Call
 from interlock.domain.job import Added, Job, Pulse, Receipt
 from interlock.domain.lifecycle import Status
 from interlock.domain.progress import EventRow, StepRow
+from interlock.shown import AddedJob, JobShown, job_fields
 
 # Only where these stand does the place of a job depend on the time.
 _WAITING = frozenset({Status.QUEUED, Status.RETRY})
 
 
-async def jobs(call: Call[Any, Any], found: Sequence[Job]) -> list[dict[str, Any]]:
+async def jobs(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
     """Jobs as of now; the clock is asked only where an answer depends on it."""
     now = await call.engine.reads.now() if any(job.status in _WAITING for job in found) else 0
-    return [wire.job_to_dict(job, now=now) for job in found]
+    return [JobShown(*job_fields(job, now=now)) for job in found]
 
 
-async def job(call: Call[Any, Any], found: Job) -> dict[str, Any]:
+async def job(call: Call[Any, Any], found: Job) -> JobShown:
     (shown,) = await jobs(call, [found])
     return shown
 
 
-def added(one: Added, now: int | None) -> dict[str, Any]:
+def born(job: Job) -> JobShown:
+    """A job that was added a moment ago."""
+    return JobShown(*job_fields(job, now=job.created_at))
+
+
+def added(one: Added, now: int | None) -> AddedJob:
     """A job of a batch; the clock is needed only for one that was there before."""
-    shown = wire.job_to_dict(one.job, now=one.job.created_at if now is None else now)
-    shown["replayed"] = one.replayed
-    return shown
+    return AddedJob(*(*job_fields(one.job, now=one.job.created_at if now is None else now), one.replayed))
 
 
 def etag(job: Job) -> dict[str, str]:
@@ -43,7 +47,8 @@ def receipt(receipt: Receipt) -> dict[str, Any]:
     id, fence, status, attempt, version, run_at, finished_at = receipt
     return {
         "id": id, "fence": fence, "status": status, "attempt": attempt, "version": version,
-        "run_at": when(run_at), "finished_at": when(finished_at),
+        "run_at": None if run_at is None else wire.when(run_at),
+        "finished_at": None if finished_at is None else wire.when(finished_at),
     }  # fmt: skip
 
 
