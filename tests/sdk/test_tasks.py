@@ -100,13 +100,14 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
         ({"n": 1, "place": {"z": 1}}, Invalid, "x"),
         ({"n": 1, "model": {"name": 5}}, Invalid, "model"),
         ({"n": object()}, Invalid, "cannot be written as JSON"),
+        ({"n": 1, "more": [{"deep": float("nan")}]}, Invalid, "NaN and infinity cannot be written as JSON"),
     ],
 )
 async def test_a_wrong_call_fails_at_enqueue_and_leaves_nothing(
     app: StoreApp, arguments: dict[str, Any], fault: type[Exception], about: str
 ) -> None:
     @app.task
-    async def strict(n: int, place: Place | None = None, model: Model | None = None) -> None: ...
+    async def strict(n: int, place: Place | None = None, model: Model | None = None, more: Any = None) -> None: ...
 
     with pytest.raises(fault, match=about):
         await strict.enqueue(**arguments)

@@ -40,6 +40,19 @@ async def test_a_task_that_returns_nothing_succeeds_without_a_result(app: StoreA
     assert (job.status, job.result) == (Status.SUCCEEDED, None)
 
 
+@pytest.mark.parametrize("value", [float("nan"), {"deep": [None, float("-inf")]}])
+async def test_a_result_that_json_cannot_hold_fails_the_job_instead_of_changing(app: StoreApp, value: object) -> None:
+    @app.task
+    async def measure() -> object:
+        return value
+
+    handle = await measure.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, error_of(job)["kind"]) == (Status.FAILED, "invalid_result")
+    assert "NaN and infinity" in error_of(job)["message"]
+
+
 async def test_an_exception_is_tried_again_and_tells_where_it_came_from(app: StoreApp, clock: ManualClock) -> None:
     @app.task(max_attempts=2, backoff={"kind": "fixed", "base_seconds": 10})
     async def stumble() -> None:

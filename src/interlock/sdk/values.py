@@ -15,9 +15,19 @@ from interlock.errors import Invalid
 def encode(value: object) -> str:
     """JSON text; a lone surrogate stays as an escape, to be mended where it is stored."""
     try:
-        return msgspec.json.encode(value, enc_hook=_to_plain).decode()
+        text = msgspec.json.encode(value, enc_hook=_to_plain).decode()
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value, enc_hook=_to_plain))
+        return _slowly(value)
+    if "null" in text:  # which is what a NaN would have become, too
+        _slowly(value)
+    return text
+
+
+def _slowly(value: object) -> str:
+    try:
+        return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=_to_plain), allow_nan=False)
+    except ValueError as error:
+        raise ValueError("NaN and infinity cannot be written as JSON") from error
 
 
 @lru_cache(maxsize=1024)
