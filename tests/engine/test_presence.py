@@ -100,6 +100,14 @@ async def test_everything_a_worker_asked_for_lately_is_noted_and_what_it_no_long
     assert notebook.notes[-1][1][0].asks == (wanted(render),)
 
 
+async def test_what_a_worker_has_not_asked_for_before_is_noted_at_once(workers: Workers, notebook: Notebook) -> None:
+    mail, render = ClaimAsk("w1", types=frozenset({"mail"})), ClaimAsk("w1", types=frozenset({"render"}))
+    for ask in (mail, mail, render, render):
+        workers.note("t", ask)
+        await workers.stop()
+    assert [seen[0].asks for _, seen in notebook.notes] == [(wanted(mail),), (wanted(mail), wanted(render))]
+
+
 async def test_of_a_worker_that_asks_for_ever_other_things_the_last_few_are_noted(
     workers: Workers, notebook: Notebook, time: Time
 ) -> None:

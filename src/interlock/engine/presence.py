@@ -55,16 +55,16 @@ class Workers:
         self._writing: asyncio.Task[None] | None = None
 
     def note(self, tenant: str, ask: ClaimAsk) -> None:
-        """A worker asks; it is written down in the background, at most once in a while."""
+        """A worker asks; it is written down in the background, at once if that is new, else once in a while."""
         if ask.types is not None and not ask.types:
             return  # it wants nothing new
         now, key = self._clock(), (tenant, ask.worker)
         known = self._known.get(key, now) or _Known()
         self._known.put(key, known, now + LATELY_SECONDS)
         what = wanted(ask)
-        known.asks.pop(what, None)
+        is_new = known.asks.pop(what, None) is None and len(known.asks) < MOST_ASKS
         known.asks[what] = now
-        if now - known.noted_at >= NOTE_EVERY_SECONDS:
+        if is_new or now - known.noted_at >= NOTE_EVERY_SECONDS:
             known.noted_at = now
             self._due[key] = known.sighting(ask.worker, now)
             if self._writing is None:
