@@ -65,6 +65,14 @@ class Keeper:
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self.child = Child([_etcd(), *words], self.home, self.home / f"{self.name}.log")
 
+    def has_agreed(self) -> bool:
+        """Whether it knows the version that all members speak, and so a leader."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/version", timeout=5) as answer:
+                return bool(json.load(answer)["etcdcluster"][0].isdigit())
+        except (OSError, ValueError, KeyError):
+            return False
+
 
 @dataclass
 class Node:
@@ -183,6 +191,8 @@ class Cluster:
         """Return when one node leads and both others replicate in the quorum."""
         for keeper in self.keepers:
             keeper.start(self.keepers)
+        # A node that finds etcd without a common version ends at once.
+        self._until(lambda: all(keeper.has_agreed() for keeper in self.keepers), "etcd has agreed", START_SECONDS)
         for node in self.nodes:
             node.start(self._binaries, self.keepers)
         self._until(self.is_whole, "all three nodes are up", START_SECONDS)
