@@ -49,23 +49,9 @@ def history_hash(
     return linked(*fields)(previous, job_id)
 
 
-def link(
-    tenant: str,
-    version: int,
-    from_status: str | None,
-    to_status: str,
-    verb: str,
-    actor: str,
-    attempt: int,
-    fence: int,
-    reason: str | None,
-    metadata: str | None,
-    at: int,
-) -> Link:
+def link(tenant: str, *fields: object) -> Link:
     """The same for any job and hash before: what rows of jobs that move alike have in common is put into words once."""
-    before = _field(tenant) + b"36:"
-    fields = (version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
-    after = b"".join(map(_field, fields))
+    before, after = _field(tenant) + b"36:", b"".join(map(_field, fields))
     return lambda previous, job_id: sha256(b"".join((previous or b"", before, job_id.encode(), after))).digest()
 
 

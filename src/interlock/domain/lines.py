@@ -1,8 +1,8 @@
 """The line of an agent with a limit: who has a place in it, and when it is given back.
 
 Of the jobs of such an agent that are due, the first ones (by due time, then arrival) have a place. A claim grants only
-jobs that have one. A job that stops running under a strict agent keeps its place until it has ended, or the agent is no
-longer strict; then it has to line up again, even if the agent is strict by that time.
+jobs that have one. A job that stops running under a strict agent with a limit keeps its place until it has ended, or
+the agent is no longer strict; then it has to line up again, even if the agent is strict by that time.
 """
 
 from __future__ import annotations

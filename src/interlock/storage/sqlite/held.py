@@ -50,4 +50,6 @@ class Memory:
             return []
         taken = [held for id in ids if (held := known.pop(id, None)) is not None]
         self._count -= len(taken)
+        if not known:
+            del self._of[tenant]
         return taken

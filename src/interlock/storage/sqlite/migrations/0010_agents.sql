@@ -20,7 +20,8 @@ BEGIN
 END;
 
 -- To deal out a line again is to insert it here: when a job may come before one that has a place already. Jobs that neither run nor
--- keep their places give them back. A job keeps its place if its agent was strict when it stopped running, and ever since.
+-- keep their places give them back. A job keeps its place if its agent had a limit and was strict
+-- when it stopped running, and has been strict ever since.
 CREATE VIEW line_to_deal AS SELECT tenant, no AS line, 0 AS freed FROM agent WHERE 0;
 CREATE TRIGGER deal_line INSTEAD OF INSERT ON line_to_deal
 BEGIN
