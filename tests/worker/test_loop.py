@@ -299,15 +299,17 @@ async def test_what_does_not_end_in_time_is_handed_back_without_spending_an_atte
 
 
 async def test_prefetched_jobs_are_handed_back_at_once_when_the_worker_stops(app: StoreApp) -> None:
-    go_on = asyncio.Event()
+    began, go_on = asyncio.Event(), asyncio.Event()
 
     @app.task
     async def wait() -> None:
+        began.set()
         await go_on.wait()
 
     handles = await wait.enqueue_many([{}] * 3)
     worker = app.worker(concurrency=1, prefetch=2)
     running = asyncio.create_task(worker.run())
+    await began.wait()
     for handle in handles:
         await app.until(handle.id, Status.RUNNING)
     worker.stop()
