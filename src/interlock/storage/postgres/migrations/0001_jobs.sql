@@ -159,14 +159,13 @@ create table interlock.job (
   primary key (tenant, id),
   constraint finished_exactly_when_ended check ((finished_at is not null) = (status >= 'succeeded')),
   constraint held_exactly_when_running check
-    ((worker is not null) = (status = 'running') and (lease_expires_at is not null) = (status = 'running')),
+    ((worker is not null) = (status = 'running') and (lease_expires_at is not null) = (worker is not null)),
   constraint gated_exactly_when_waiting check ((gate_id is not null) = (status = 'waiting_for_approval')),
   constraint error_fits_status check
-    (case status when 'succeeded' then error is null when 'failed' then error is not null
-                 when 'dead_letter' then error is not null else true end),
-  constraint running_has_started check (status <> 'running' or (started_at is not null and run_started_at is not null)),
+    (case when error is null then status not in ('failed', 'dead_letter') else status <> 'succeeded' end),
+  constraint running_has_started check (worker is null or (started_at is not null and run_started_at is not null)),
   constraint attempt_within_max check (attempt between 1 and max_attempts and max_attempts <= 100),
-  constraint priority_in_range check (priority between -1000 and 1000)
+  constraint priority_in_range check (abs(priority) <= 1000)
 ) with (fillfactor = 45);
 create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
 create unique index job_seq on interlock.job (tenant, seq) where seq is not null;

@@ -136,7 +136,7 @@ declare
   t timestamptz := clock();
   at_field text := field(micros(t));
   changes integer; written integer; granted boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
-  lines boolean; granted_lines boolean;
+  lines boolean; granted_lines boolean; setbacks boolean;
   parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
   part record;
 begin
@@ -154,8 +154,9 @@ begin
   select coalesce(sum(n), 0), bool_or(status = 'running' and previous <> 'running'), bool_or(previous = 'running' and status <> 'running'),
     bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),
     bool_or(of_parents and status >= 'succeeded'), bool_or(of_lines and status <> 'running'),
-    bool_or(of_lines and status = 'running' and previous <> 'running')
-  into changes, granted, ended, entered, left_ready, children, lines, granted_lines from moves;
+    bool_or(of_lines and status = 'running' and previous <> 'running'),
+    bool_or(status <> previous and (status >= 'failed' or 'retry' in (status, previous)))
+  into changes, granted, ended, entered, left_ready, children, lines, granted_lines, setbacks from moves;
   if changes = 0 then return null; end if;
 
   insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
@@ -171,6 +172,15 @@ begin
   if written <> changes then
     raise exception 'interlock: the history of a job lacks the row before this change; run interlock audit verify'
       using errcode = 'data_corrupted';
+  end if;
+  if setbacks then
+    for part in select n.tenant, array_agg(n.seq) as seqs from changed n
+        where n.previous = 'retry' and n.status <> 'retry' group by n.tenant loop
+      delete from setback s where s.tenant = part.tenant and s.status = 'retry' and s.seq = any(part.seqs);
+    end loop;
+    insert into setback (tenant, status, seq, job_id, type)
+    select n.tenant, n.status, n.seq, n.id, n.type from changed n
+    where n.status <> n.previous and (n.status = 'retry' or n.status >= 'failed');
   end if;
 
   if children then
@@ -234,9 +244,11 @@ begin
     join agent a on a.tenant = current_tenant() and a.no = x.line where a."strict" and x.place_era = a.era;
   end if;
   if lines then
-    delete from ready q using changed n
-    where n.line is not null and n.previous <= 'retry' and n.status > 'running'
-      and q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq;
+    if left_ready then
+      delete from ready q using changed n
+      where n.line is not null and n.previous <= 'retry' and n.status > 'running'
+        and q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq;
+    end if;
     select freed || coalesce(array_agg(n.line), '{}') into freed
     from changed n join agent a on a.tenant = n.tenant and a.no = n.line
     where n.line is not null and n.status <> 'running' and case  -- one that is only asked to stop still runs
@@ -299,7 +311,7 @@ begin
   end if;
   return null;
 end $$;
-create trigger move_ready after update on interlock.job for each row
+create trigger move_ready after update of route, base, run_at, deadline on interlock.job for each row
   when (old.status <= 'retry' and new.status = old.status) execute function interlock.move_ready();
 
 create function interlock.refuse_history() returns trigger language plpgsql as $$

@@ -191,16 +191,17 @@ create function interlock.announce() returns trigger
 declare
   t timestamptz := clock();
   whose text;
+  own boolean;  -- a job has a webhook of its own
   ids uuid[];
 begin
-  if tg_op = 'UPDATE' and exists (select from moved n where n.webhook is not null and n.status >= 'succeeded') then
+  select n.tenant, exists (select from moved m where m.webhook is not null and m.status >= 'succeeded') into whose, own from moved n limit 1;
+  if own and tg_op = 'UPDATE' then
     insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
       agent_id, tags, url)
     select n.tenant, delivery_id(), 'host:' || substring(n.webhook from '://([^/]+)'), 'job.' || n.status, t, t, n.id, n.type, n.status,
       n.previous, n.attempt, n.version, n.agent_kind, n.agent_id, n.tags, n.webhook
     from moved n where n.webhook is not null and n.status >= 'succeeded' and n.status is distinct from n.previous;
   end if;
-  select n.tenant into whose from moved n limit 1;
   if not exists (select from subscription s where s.tenant = whose and s.ended_at is null) then
     return null;
   end if;

@@ -15,28 +15,13 @@ create table interlock.setback (
 );
 create index setback_type on interlock.setback (tenant, status, type, seq);
 comment on table interlock.setback is
-  'One row for each job that waits for another try, or ended otherwise than succeeded: few, and those that are looked for; kept by a trigger of job.';
+  'One row for each job that waits for another try, or ended otherwise than succeeded: few, and those that are looked for; kept by the triggers of job.';
 comment on column interlock.setback.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.setback.seq is 'The order of arrival.';
 comment on column interlock.setback.job_id is 'The job.';
 comment on column interlock.setback.status is
   'Its status; as text, since row-level security lets no index be searched by an enumeration, which might tell what it sees.';
 comment on column interlock.setback.type is 'Its type.';
-
-create function interlock.note_setback() returns trigger
-  language plpgsql security definer set search_path = interlock, pg_temp as $$
-begin
-  if old.status = 'retry' then
-    delete from setback s where s.tenant = old.tenant and s.status = 'retry' and s.seq = old.seq;
-  end if;
-  if new.status in ('retry', 'failed', 'dead_letter', 'cancelled') then
-    insert into setback (tenant, status, seq, job_id, type) values (new.tenant, new.status, new.seq, new.id, new.type);
-  end if;
-  return null;
-end $$;
-create trigger note_setback after update on interlock.job for each row
-  when (old.status <> new.status and (old.status = 'retry' or new.status = 'retry' or new.status >= 'failed'))
-  execute function interlock.note_setback();
 
 create table interlock.prune (
   id        uuid        not null,

@@ -1,9 +1,10 @@
 -- How long a lease lasts if the claim does not say: as the agent of the job says, else its type.
-create or replace function interlock.lease_of(p_tenant text, p_type text, p_line bigint) returns double precision language sql stable as $$
-  select coalesce(
+create or replace function interlock.lease_of(p_tenant text, p_type text, p_line bigint) returns double precision language plpgsql stable as $$
+begin
+  return coalesce(
     (select (a.defaults::json ->> 'lease_seconds')::double precision from interlock.agent a where a.tenant = p_tenant and a.no = p_line),
-    (select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), 60)
-$$;
+    (select y.lease_seconds from interlock.job_type y where y.tenant = p_tenant and y.name = p_type), 60);
+end $$;
 
 -- What few jobs have, of one that has just been granted.
 create or replace function interlock.rare_facts(j interlock.job) returns text language sql stable as $$
