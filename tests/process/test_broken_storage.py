@@ -19,6 +19,7 @@ from interlock.storage.sqlite.store import SQLiteStore
 from tests.process.acts import TENANT
 from tests.process.conftest import Judge, new_id
 from tests.support.crew import Failed, Member, Place, failed, members
+from tests.support.eventually import eventually
 from tests.support.faults import FullDisk, fail_to_sync, spoil_page
 
 LARGE = '"' + "x" * 200_000 + '"'
@@ -142,6 +143,36 @@ async def test_a_corrupt_page_met_while_reading_stops_all_writing_too(tmp_path: 
         assert fingerprint(path) == before
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_was_deleted_or_replaced_takes_no_more_jobs(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "jobs.db"
+    store = await SQLiteStore.open(str(path))
+    try:
+        await store.enqueue(TENANT, [NewJob(new_id(), "t")])
+        await asyncio.to_thread(_delete_all, tmp_path)
+        if replaced:
+            await (await SQLiteStore.open(str(path))).close()
+        await eventually(lambda: _is_refused(store))
+        assert [each and each.code for each in await every_write(store)] == ["storage_broken"] * 5
+        with pytest.raises(StorageBroken, match="deleted or replaced"):
+            await store.fitness()
+    finally:
+        await store.close()
+
+
+def _delete_all(directory: Path) -> None:
+    for part in directory.iterdir():
+        part.unlink()
+
+
+async def _is_refused(store: SQLiteStore) -> bool:
+    try:
+        await store.enqueue(TENANT, [NewJob(new_id(), "t")])
+    except StorageBroken:
+        return True
+    return False
 
 
 async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:

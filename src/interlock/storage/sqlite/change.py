@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import attrgetter
 from random import random
 from typing import Any, Final, NamedTuple, cast
 
@@ -38,6 +39,7 @@ from interlock.storage.turns import turns
 _SQL: Final = load("interlock.storage.sqlite", "change.sql")
 _SUCCEEDED: Final = Status.SUCCEEDED
 _ENDINGS: Final = (Fail, Release, CancelAck, OpenGate)
+_ID_OF: Final = attrgetter("id")
 
 
 class Found(NamedTuple):
@@ -55,7 +57,7 @@ def carry_out(
     connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes | None = None
 ) -> list[Receipt | Refused]:
     """Decide and write each order; two orders for one job follow each other."""
-    if all(type(order) is Complete for order in orders) and len({order.id for order in orders}) == len(orders):
+    if {*map(type, orders)} == {Complete} and len({*map(_ID_OF, orders)}) == len(orders):
         return _complete(connection, tenant, cast("Sequence[Complete]", orders))
     answers: dict[int, Receipt | Refused] = {}
     for turn in turns(orders):
@@ -73,7 +75,7 @@ def carry_out(
 def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -> list[Receipt | Refused]:
     """The hot finish: nothing to decide, the grant only has to be the current one."""
     now = connection.now
-    held = _held(connection, tenant, [order.id for order in orders])
+    held = _held(connection, tenant, [*map(_ID_OF, orders)])
     answers: list[Receipt | Refused] = []
     ended, bases, lines = [], [], []
     results: list[tuple[object, ...]] = []
@@ -93,7 +95,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         alike = moves_alike.get(move)
         if alike is None:
             actor = principal.worker(by)
-            alike = Alike(tenant, now, version, "running", "succeeded", "complete", actor, attempt, fence)
+            alike = Alike(connection, tenant, version, "running", "succeeded", "complete", actor, attempt, fence)
             moves_alike[move] = alike
         alike.add(seq, id, head)
         if result is not None or summary is not None or usage is not None:
@@ -102,11 +104,9 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         ended.append(id)
         bases.append(base)
         lines.append(line)
-    seqs = [seq for alike in moves_alike.values() for seq in alike.seqs()]
+    seqs = [seq for alike in moves_alike.values() for seq in alike.seqs]
     connection.update(_SQL["complete"], {"tenant": tenant, "now": now}, seqs)
     connection.insert(_SQL["insert_result"], (tenant,), results)
-    for alike in moves_alike.values():
-        alike.write(connection)
     moves.tell_succeeded(connection, tenant, seqs, bases, lines)
     _tell_parents(connection, tenant, ended)
     return answers
@@ -160,10 +160,7 @@ def _one_each(connection: Connection, tenant: str, orders: Sequence[Order], rout
         else:
             answers.append(Refused(outcome))
     approvals.open_gates(connection, tenant, gates)
-    for change, here in changes:
-        if change.edited is not None:
-            edits.write(connection, routes, tenant, change, here.seq)
-    write(connection, tenant, changes)
+    write(connection, tenant, changes, routes)
     return answers
 
 
@@ -212,27 +209,27 @@ def _last_receipt(connection: Connection, tenant: str, job_id: str) -> Receipt:
     return receipt_of(history.of_job(connection, tenant, job_id)[-1])
 
 
-def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, Found]]) -> None:
+def write(
+    connection: Connection, tenant: str, changes: Sequence[tuple[Change, Found]], routes: Routes | None = None
+) -> None:
     """Write decided changes with their history."""
     if not changes:
         return
     db, now = connection.db, connection.now
-    updates, rows = [], []
+    updates = []
     for change, (standing, seq, head, *_) in changes:
-        version = change.version + 1
-        move = (
-            standing.status, change.status, change.verb, change.actor, standing.attempt, standing.fence,
-            change.reason, change.metadata,
+        connection.hashes[seq] = history_hash(
+            head, tenant, change.id, change.version + 1, standing.status, change.status, change.verb, change.actor,
+            standing.attempt, standing.fence, change.reason, change.metadata, now,
         )  # fmt: skip
-        hash = history_hash(head, tenant, change.id, version, *move, now)
-        if change.edited is None:
+        if change.edited is not None:
+            edits.write(connection, routes or Routes(tenant), tenant, change, seq)
+        else:
             updates.append(change._asdict() | {
                 "tenant": tenant, "seq": seq, "now": now, "awaiting": len(change.children),
                 "finished_at": now if change.status in TERMINAL else None,
             })  # fmt: skip
-        rows.append((seq, version, *move, hash))
     db.executemany(_SQL["change"], updates)
-    connection.insert(_SQL["insert_history"], (tenant, now), rows)
     db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c, _ in changes for child in c.children])
     moves.tell(connection, tenant, [
         moves.Move(f.seq, f.base, f.line, f.standing.status, c.status, bool(f.placed))

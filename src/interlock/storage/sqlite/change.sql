@@ -28,14 +28,6 @@ UPDATE job SET status = 'succeeded', version = version + 1, actor = 'worker:' ||
   finished_at = :now, updated_at = :now, verb = 'complete', reason = NULL, metadata = NULL, error = NULL
 WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 
--- name: insert_history
-INSERT INTO job_history (tenant, at, seq, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, hash)
-VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
--- name: insert_alike
-INSERT INTO job_history (tenant, at, version, from_status, to_status, verb, actor, attempt, fence, seq, hash)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?, ?);
-
 -- name: insert_result
 INSERT INTO job_result (tenant, seq, result, result_summary, usage, sanitized) VALUES (?1, ?, ?, ?, ?, ?);
 
@@ -93,3 +85,15 @@ SELECT DISTINCT j.line FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :te
 -- name: pause
 INSERT INTO queue (tenant, type, paused_at, paused_by, pause_reason) VALUES (:tenant, :type, :at, :actor, :reason)
 ON CONFLICT DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, pause_reason = excluded.pause_reason;
+
+-- name: goes_on
+-- The first ready job of each range of a paused type that is to go on; they could not be claimed before.
+INSERT INTO event_to_tell
+SELECT j.tenant, j.seq, 'queue.ready', j.status FROM queue k
+CROSS JOIN route r INDEXED BY route_bases ON r.tenant = k.tenant AND r.type = k.type AND r.no = r.base
+CROSS JOIN job j ON j.rowid IN (
+  (SELECT i.rowid FROM job i INDEXED BY job_ready WHERE i.tenant = r.tenant AND i.route = r.no AND i.run_at <= :now
+    AND i.status IN ('queued', 'retry') AND i.awaiting = 0 AND i.blocked = 0 ORDER BY i.run_at LIMIT 1),
+  (SELECT i.rowid FROM job i INDEXED BY job_ready_base WHERE i.tenant = r.tenant AND i.base = r.no AND i.run_at <= :now
+    AND i.status IN ('queued', 'retry') AND i.awaiting = 0 AND i.blocked = 0 AND i.route <> i.base ORDER BY i.run_at LIMIT 1))
+WHERE k.tenant = :tenant AND k.type = :type AND k.paused_at IS NOT NULL;

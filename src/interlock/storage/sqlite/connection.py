@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ import apsw
 
 from interlock.domain.audit import history_hash
 from interlock.errors import Error, Fatal, StorageBroken, Unavailable
+from interlock.storage.sqlite.hashes import Hashes
 from interlock.storage.sqlite.held import Memory
 
 MEMORY: Final = ":memory:"
@@ -45,6 +46,7 @@ class Connection:
         refuse_unsafe_sqlite(apsw.sqlite_lib_version(), apsw.SQLITE_VERSION_NUMBER)
         self.now = 0
         self._strangers = [True]  # empty while a verb is at work
+        self.hashes = Hashes(self._strangers)
         self.undone = 0  # how often a transaction, or a part of one, was rolled back
         self.granted = Memory()
         self._log_pages = 0
@@ -70,8 +72,9 @@ class Connection:
         db.pragma("cache_size", -65_536)
         db.pragma("temp_store", 2)
         functions: list[tuple[str, Callable[..., Any], int]] = [
-            # Asked for every row that is written; a function in Python would take three times as long.
+            # Asked for every row that is written; functions in Python would take three times as long.
             ("only_interlock_may_change_jobs", self._strangers.__len__, 0),
+            ("only_interlock_may_change_jobs", self.hashes.__getitem__, 1),
             ("interlock_clock", self._time, 0),
             ("interlock_history_hash", history_hash, 13),
         ]
@@ -109,8 +112,9 @@ class Connection:
         return self._clock() if self._strangers else self.now
 
     def let_verbs_write(self, allowed: bool) -> None:
-        """Whether changes come from verbs, which write their history themselves, or from anybody else."""
+        """Whether changes come from verbs, which bring the hashes of their history, or from anybody else."""
         self._strangers[:] = [] if allowed else [True]
+        self.hashes.clear()
 
     def begin(self) -> None:
         """Take the write lock and read the clock, once for the whole transaction."""
@@ -155,8 +159,10 @@ class Connection:
         self.db.close()
 
 
-def _runs(seqs: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and last of each row of numbers that follow each other."""
+def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and last of each row of numbers that follow each other; no number is there twice."""
+    if seqs and max(seqs) - min(seqs) == len(seqs) - 1:
+        return [(min(seqs), max(seqs))]
     runs: list[tuple[int, int]] = []
     first = last = None
     for seq in sorted(seqs):
@@ -191,7 +197,10 @@ def prepare_file(path: str) -> None:
     if not file.parent.is_dir():
         raise Unavailable(f"the directory {file.parent} does not exist; create it first")
     if not file.exists():
-        os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+        try:
+            os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise Unavailable(f"{file} cannot be made: {error.strerror}") from None
     elif stat.S_IMODE(file.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
         raise Fatal(f"{file} can be written by other users; chmod 600 it first")
 

@@ -18,7 +18,7 @@ from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
-
+_NO_MORE: Final = (None,) * 12  # what most jobs lack; not to name it takes less than to write nothing
 
 Agents = dict[tuple[str, str], tuple[int, int]]
 
@@ -135,7 +135,7 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
     now = connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
     found = routes.of(connection, jobs)
-    rows, bodies = [], []
+    rows, bodies, full_bodies = [], [], []
     first_due: dict[int, int] = {}
     births: dict[str, Alike] = {}
     for seq, job, route in zip(count(first), jobs, found):
@@ -153,19 +153,22 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
             (seq, id, priority, route.no, route.base, line, limited, due, deadline, timeout, max_attempts, created_by,
              json.dumps(tags) if tags else "[]", route.across_repositories, route.across_keys)
         )  # fmt: skip
-        bodies.append(
-            (seq, id, type, created_by, requested_by, parent_id, redrive_of, agent_kind, agent_id, repository,
-             affinity_key, json.dumps(requires) if requires else "[]", key, body_sha256, backoff, expiry_delay, headers,
-             traceparent, webhook, payload)
+        body = (seq, id, type, created_by, agent_kind, agent_id, json.dumps(requires) if requires else "[]", payload)
+        more = (
+            requested_by, parent_id, redrive_of, repository, affinity_key, key, body_sha256, backoff, expiry_delay,
+            headers, traceparent, webhook,
         )  # fmt: skip
+        if more == _NO_MORE:
+            bodies.append(body)
+        else:
+            full_bodies.append((*body, *more))
         alike = births.get(created_by)
         if alike is None:
-            alike = births[created_by] = Alike(tenant, now, 1, None, "queued", "enqueue", created_by, 1, 0)
+            alike = births[created_by] = Alike(connection, tenant, 1, None, "queued", "enqueue", created_by, 1, 0)
         alike.add(seq, id, None)
     connection.insert(_SQL["insert_job"], (tenant, now), rows)
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
-    for alike in births.values():
-        alike.write(connection)
+    connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)
     overtaken = moves.overtaken(connection, tenant, first_due)
     moves.tell_born(connection, tenant, range(first, first + len(jobs)), [r.base for r in found], {*first_due})
     moves.deal(connection, tenant, [(line, 0) for line in overtaken])

@@ -10,9 +10,12 @@ INSERT INTO job (tenant, updated_at, seq, id, status, priority, route, base, lin
 VALUES (?1, ?2, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, 'enqueue', ?, ?, ?, ?);
 
 -- name: insert_body
-INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, requested_by, parent_id, redrive_of, agent_kind, agent_id,
-  repository, affinity_key, requires, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent,
-  webhook, payload)
+INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind, agent_id, requires, payload)
+VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_full_body
+INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind, agent_id, requires, payload, requested_by, parent_id,
+  redrive_of, repository, affinity_key, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook)
 VALUES (?1, ?2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: by_key

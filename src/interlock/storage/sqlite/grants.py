@@ -142,7 +142,7 @@ class Grants:
         alike = self._alike.get(move)
         if alike is None:
             actor = principal.worker(worker)
-            alike = Alike(self._tenant, self._now, version, origin, "running", "claim", actor, attempt, fence)
+            alike = Alike(self._connection, self._tenant, version, origin, "running", "claim", actor, attempt, fence)
             self._alike[move] = alike
         hash = alike.add(seq, id, head)
         known = (id, seq, "running", fence, worker, version, attempt, base, line, hash)
@@ -158,9 +158,7 @@ class Grants:
                 "tenant": tenant, "floor": self._floor, "worker": worker, "actor": principal.worker(worker),
                 "now": self._now, "lease": round(lease * SECOND), "lease_seconds": lease,
             }  # fmt: skip
-            connection.update(_SQL["grant"], facts, [seq for _, alike in group for seq in alike.seqs()])
-        for alike in self._alike.values():
-            alike.write(connection)
+            connection.update(_SQL["grant"], facts, [seq for _, alike in group for seq in alike.seqs])
         connection.granted.remember(tenant, self._held, connection.undone)
-        started = ((seq, move[2]) for move, alike in self._alike.items() for seq in alike.seqs())
+        started = ((seq, move[2]) for move, alike in self._alike.items() for seq in alike.seqs)
         moves.tell_granted(connection, tenant, self._edges, started)

@@ -74,7 +74,7 @@ def tell_succeeded(
     """The same for jobs that ran and have succeeded."""
     edges = {(base, "running", "succeeded"): n for base, n in Counter(bases).items()}
     _count(connection, tenant, edges, max(seqs, default=0))
-    freed = Counter(line for line in lines if line is not None)
+    freed = {line: n for line, n in Counter(lines).items() if line is not None}
     if freed:
         settle(connection, tenant, limited(connection, tenant, freed), freed)
     announce(connection, tenant, zip(seqs, repeat("running"), repeat("succeeded")))
@@ -129,25 +129,25 @@ def settle(connection: Connection, tenant: str, lines: Mapping[int, Line], freed
         if line.no in waiting:
             free = line.limit - used
             rows = waiting[line.no] if free == 1 else connection.rows(_SQL["without_place"], (tenant, line.no, free))
-            for run_at, seq in rows:
+            for run_at, rowid in rows:
                 if run_at > connection.now:
                     next_due = run_at
                     break
-                placed.append(seq)
+                placed.append(rowid)
                 used += 1
         if used != line.used or next_due != line.next_due:
             changed.append((used, next_due, tenant, line.no))
     if placed:
-        connection.update(_SQL["give_places"], {"tenant": tenant}, placed)
+        connection.db.execute(_SQL["give_places"], (json.dumps(placed),))
     connection.db.executemany(_SQL["keep_line"], changed)
 
 
 def _first_in_line(connection: Connection, tenant: str, lines: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-    """When the first job without a place is due, and its place in the order of arrival, for lines that have one."""
+    """When the first job without a place is due, and its row id, for lines that have one."""
     if not lines:
         return {}
     rows = connection.rows(_SQL["first_without_place"], {"tenant": tenant, "lines": json.dumps(lines)})
-    return {line: [(run_at, seq)] for line, run_at, seq in rows}
+    return {line: [(run_at, rowid)] for line, run_at, rowid in rows}
 
 
 def deal(connection: Connection, tenant: str, freed: Iterable[tuple[int, int]]) -> None:

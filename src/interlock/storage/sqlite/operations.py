@@ -66,6 +66,15 @@ class OperationVerbs(ABC):
             lambda c: [*map(Prune._make, c.rows(_SQL["prunes"], {"tenant": tenant, "limit": limit}))]
         )
 
+    async def extend_history(self) -> int:
+        return 0
+
+    async def leave_history(self, cutoff: int) -> int:
+        return 0
+
+    async def drop_history(self, cutoff: int) -> int:
+        return 0
+
     async def tenants(self) -> list[str]:
         return await self._read(lambda c: [tenant for (tenant,) in c.rows(_SQL["tenants"])])
 

@@ -160,11 +160,11 @@ def _stats(c: Connection, tenant: str) -> list[QueueStats]:
         now = c.read_clock()
         facts = {"tenant": tenant, "now": now, "recent": now - RATE_MINUTES * moves.MINUTE}
         inside: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        rates: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        lately: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for type, origin, target, n, recent in c.rows(_SQL["moved"], {k: facts[k] for k in ("tenant", "recent")}):
             inside[type][target] += n
             inside[type][origin] -= n
-            rates[type]["enqueued" if origin == "" else target] += recent / RATE_MINUTES
+            lately[type]["enqueued" if origin == "" else target] += recent
         delayed: dict[str, int] = defaultdict(int)
         blocked: dict[str, int] = defaultdict(int)
         oldest: dict[str, int] = {}
@@ -193,10 +193,10 @@ def _stats(c: Connection, tenant: str) -> list[QueueStats]:
             failed=inside[type]["failed"],
             cancelled=inside[type]["cancelled"],
             oldest_ready_at=oldest.get(type),
-            enqueued_per_minute=rates[type]["enqueued"],
-            started_per_minute=rates[type]["running"],
-            succeeded_per_minute=rates[type]["succeeded"],
-            failed_per_minute=sum(rates[type][status] for status in ("failed", "dead_letter", "retry")),
+            enqueued_per_minute=lately[type]["enqueued"] / RATE_MINUTES,
+            started_per_minute=lately[type]["running"] / RATE_MINUTES,
+            succeeded_per_minute=lately[type]["succeeded"] / RATE_MINUTES,
+            failed_per_minute=sum(lately[type][to] for to in ("failed", "dead_letter", "retry")) / RATE_MINUTES,
             paused_at=paused.get(type, (None,) * 3)[0],
             paused_by=paused.get(type, (None,) * 3)[1],
             pause_reason=paused.get(type, (None,) * 3)[2],

@@ -42,6 +42,7 @@ from interlock.storage.swept import Swept
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
 _PAUSE: Final = load("interlock.storage.sqlite", "change.sql")["pause"]
+_GOES_ON: Final = load("interlock.storage.sqlite", "change.sql")["goes_on"]
 PACKAGE: Final = "interlock.storage.sqlite"
 READERS: Final = 4
 FULL: Final = 2
@@ -62,6 +63,8 @@ class SQLiteStore(
     WhyVerbs,
 ):
     """Jobs in one file. Any number of processes may open it; each has one writer thread and a few readers."""
+
+    has_one_writer: Final = True  # calls of all verbs gain by going out together
 
     def __init__(self, path: str, *, clock: Callable[[], int] = wall_clock) -> None:
         self.path = path
@@ -146,6 +149,8 @@ class SQLiteStore(
     async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
         def write(c: Connection) -> None:
             at = None if actor is None else c.now
+            if at is None:
+                c.db.execute(_GOES_ON, {"tenant": tenant, "type": type, "now": c.now})
             c.db.execute(_PAUSE, {"tenant": tenant, "type": type, "at": at, "actor": actor, "reason": reason})
 
         await self._write(write)
@@ -225,6 +230,7 @@ class SQLiteStore(
 
     async def fitness(self) -> Fitness:
         def read(c: Connection) -> Fitness:
+            self._writer.refuse_lost_file()
             durable = self.path != MEMORY and int(str(c.db.pragma("synchronous"))) >= FULL
             return Fitness(lacking(PACKAGE, _checksums(c).keys()), durable)
 
@@ -311,6 +317,8 @@ _pending = _missing
 
 def _migrate(connection: Connection) -> list[str]:
     db = connection.db
+    if not _applied(connection) and connection.rows("SELECT 1 FROM sqlite_schema WHERE name = 'job'"):
+        raise SchemaMismatch("the file belongs to another application, which has a job of its own; name another file")
     db.execute(_LADDER)
     todo = pending(migrations(PACKAGE), _checksums(connection))
     for m in todo:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import apsw
 
 from interlock.errors import Error, Fatal, StorageBroken, Unavailable
-from interlock.storage.sqlite.connection import Connection, explain
+from interlock.storage.sqlite.connection import MEMORY, Connection, explain
 
 T = TypeVar("T")
 MOST_AT_ONCE: Final = 128
+LOOK_FOR_FILE_SECONDS: Final = 0.25
 
 
 class _Work(NamedTuple):
@@ -36,6 +39,9 @@ class Writer:
         self._closed = False
         self.batches = 0
         self.connection = open_connection()
+        self._place = None if path == MEMORY else Path(path).absolute()
+        self._file = _file_at(self._place)
+        self._seen_file = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="interlock-writer", daemon=True)
         self._thread.start()
 
@@ -74,6 +80,17 @@ class Writer:
         """Write nothing more: somebody else has found the storage broken."""
         self._broken = self._broken or fault
 
+    def refuse_lost_file(self) -> None:
+        """A file that is no longer found under its name would take everything with it when this process ends."""
+        if _file_at(self._place) != self._file:
+            fault = StorageBroken(
+                f"{self._path} was deleted or replaced while it was in use. Nothing more is written. "
+                "Stop every process that uses it, then put the file back or restore a backup"
+            )
+            self.stop(fault)
+            raise fault
+        self._seen_file = time.monotonic()
+
     def _checkpoint(self) -> None:
         if self._broken is None:
             try:
@@ -89,6 +106,8 @@ class Writer:
         connection = self.connection
         answers: list[tuple[_Work, Any]] = []
         try:
+            if time.monotonic() - self._seen_file > LOOK_FOR_FILE_SECONDS:
+                self.refuse_lost_file()
             connection.begin()
             connection.let_verbs_write(True)
             if len(batch) == 1:
@@ -157,3 +176,14 @@ class Writer:
         for loop, mine in by_loop.items():
             if not loop.is_closed():
                 loop.call_soon_threadsafe(deliver, mine)
+
+
+def _file_at(place: Path | None) -> tuple[int, int] | None:
+    """Which file has this name now; None if there is none that can be reached."""
+    if place is None:
+        return None
+    try:
+        found = place.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -117,20 +117,21 @@ CREATE TABLE job (
   tags                TEXT NOT NULL DEFAULT '[]',
   sanitized           INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (tenant, seq),
-  -- No IN with more than two values in a CHECK: SQLite would build a temporary index for it at every write.
+  -- No IN with more than two values in a CHECK: SQLite would build a temporary index for it at every write. What is commonest comes first.
   CONSTRAINT status_is_known CHECK
     (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN 1 WHEN 'queued' THEN 1 WHEN 'retry' THEN 1
                  WHEN 'waiting_for_approval' THEN 1 WHEN 'failed' THEN 1 WHEN 'dead_letter' THEN 1
                  WHEN 'cancelled' THEN 1 ELSE 0 END),
   CONSTRAINT finished_exactly_when_ended CHECK
-    ((finished_at IS NULL) = (CASE status WHEN 'running' THEN 1 WHEN 'queued' THEN 1 WHEN 'retry' THEN 1
+    ((finished_at IS NULL) = (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN 0 WHEN 'queued' THEN 1 WHEN 'retry' THEN 1
                                           WHEN 'waiting_for_approval' THEN 1 ELSE 0 END)),
   CONSTRAINT held_exactly_when_running CHECK
-    ((worker IS NOT NULL) = (status = 'running') AND (lease_expires_at IS NOT NULL) = (status = 'running')),
+    (CASE WHEN status = 'running' THEN worker IS NOT NULL AND lease_expires_at IS NOT NULL
+          ELSE worker IS NULL AND lease_expires_at IS NULL END),
   CONSTRAINT has_a_place_to_run CHECK (blocked = 0 OR status <> 'running'),
   CONSTRAINT gated_exactly_when_waiting CHECK ((gate_id IS NOT NULL) = (status = 'waiting_for_approval')),
   CONSTRAINT error_fits_status CHECK
-    (CASE status WHEN 'succeeded' THEN error IS NULL WHEN 'failed' THEN error IS NOT NULL
+    (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN error IS NULL WHEN 'failed' THEN error IS NOT NULL
                  WHEN 'dead_letter' THEN error IS NOT NULL ELSE 1 END),
   CONSTRAINT running_has_started CHECK (status <> 'running' OR (started_at IS NOT NULL AND run_started_at IS NOT NULL)),
   CONSTRAINT attempt_within_max CHECK (attempt BETWEEN 1 AND max_attempts AND max_attempts <= 100),
@@ -139,7 +140,7 @@ CREATE TABLE job (
 CREATE UNIQUE INDEX job_id ON job (tenant, id);
 CREATE INDEX job_ready ON job (tenant, route, run_at, seq) WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 CREATE INDEX job_ready_base ON job (tenant, base, run_at, seq)
-  WHERE status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0 AND route <> base;
+  WHERE route <> base AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 -- Jobs without a place in the line of their agent, and all unfinished jobs of each agent.
 CREATE INDEX job_line ON job (tenant, line, run_at, seq) WHERE blocked = 1 AND finished_at IS NULL;
 CREATE INDEX job_of_agent ON job (tenant, line, blocked) WHERE line IS NOT NULL AND finished_at IS NULL;

@@ -1,8 +1,22 @@
--- What the database refuses, and the history it writes when nobody else has. The two functions are registered by
--- Interlock's own connections; any other tool that tries to change a job reads their name as its error.
+-- What the database refuses, and the history it writes. Functions of these names are registered by Interlock's own connections; any other
+-- tool that tries to change a job reads the name as its error.
 
--- Interlock's verbs write their history rows in bulk; meanwhile only_interlock_may_change_jobs() is 0. For any other change it is 1
--- and the row is written here. The work is behind a view, since a trigger's whole body costs time even when its WHEN is false.
+-- The verbs compute the hashes of many rows of history at once; only_interlock_may_change_jobs(seq) is the one of this job. For anybody
+-- else it is null, nothing is written here, and check_change writes the row.
+CREATE TRIGGER history_of_change AFTER UPDATE OF version ON job WHEN NEW.version <> OLD.version
+BEGIN
+  INSERT OR IGNORE INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, OLD.status, NEW.status, NEW.verb, NEW.actor, OLD.attempt,
+    NEW.fence, NEW.reason, NEW.metadata, NEW.updated_at, only_interlock_may_change_jobs(NEW.seq));
+END;
+
+CREATE TRIGGER history_of_birth AFTER INSERT ON job
+BEGIN
+  INSERT OR IGNORE INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, NULL, NEW.status, NEW.verb, NEW.actor, NEW.attempt, NEW.fence,
+    NEW.reason, NEW.metadata, NEW.updated_at, only_interlock_may_change_jobs(NEW.seq));
+END;
+
+-- While a verb is at work only_interlock_may_change_jobs() is 0; for any other change it is 1, and what follows from the change is done
+-- by check_change. The work is behind a view, since a trigger's whole body costs time even when its WHEN is false.
 -- The commonest moves, claim and complete, are found legal first.
 CREATE TRIGGER rules_of_change AFTER UPDATE ON job
 WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
@@ -40,7 +54,11 @@ BEGIN
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NEW.status IS NULL
     AND (j.status <> 'queued' OR j.version <> 1 OR j.attempt <> 1 OR j.fence <> 0);
   SELECT RAISE(ABORT, 'interlock: a job is not replaced by another')
-  FROM job_history h WHERE h.tenant = NEW.tenant AND h.seq = NEW.seq AND NEW.status IS NULL;
+  WHERE NEW.status IS NULL AND only_interlock_may_change_jobs() AND (SELECT count(*) - 1 FROM job)
+    <> (SELECT coalesce(sum(CASE '' WHEN from_status THEN count WHEN to_status THEN -count END), 0) FROM tally);
+  SELECT RAISE(ABORT, 'interlock: what a job is created with (job_body) is written before the job')
+  WHERE NEW.status IS NULL AND only_interlock_may_change_jobs()
+    AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = NEW.tenant AND b.seq = NEW.seq);
   SELECT RAISE(ABORT, 'interlock: this job has ended, which is final; redrive makes a new job')
   WHERE NEW.finished_at IS NOT NULL;
   SELECT RAISE(ABORT, 'interlock: every change of status raises version by one')
@@ -60,6 +78,9 @@ BEGIN
     AND CASE WHEN j.status = 'running' AND NEW.status <> 'running' THEN j.fence <= NEW.fence ELSE j.fence <> NEW.fence END;
   SELECT RAISE(ABORT, 'interlock: a job has no place in the line of its agent and cannot be granted')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status = 'running' AND NEW.blocked = 1;
+  -- A time before all times marks the job whose history may be written now (history_comes_with_its_change).
+  UPDATE job SET updated_at = -1
+  WHERE tenant = NEW.tenant AND seq = NEW.seq AND version IS NOT NEW.version AND only_interlock_may_change_jobs();
   INSERT INTO job_history
   SELECT j.tenant, j.seq, j.version, NEW.status, j.status, j.verb, j.actor, coalesce(NEW.attempt, j.attempt), j.fence, j.reason,
     j.metadata, interlock_clock(), interlock_history_hash(
@@ -72,7 +93,7 @@ BEGIN
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status IS NOT NEW.status AND only_interlock_may_change_jobs()
   ON CONFLICT DO UPDATE SET count = count + 1, last_seq = max(last_seq, excluded.last_seq);
   UPDATE job SET updated_at = interlock_clock()
-  WHERE tenant = NEW.tenant AND seq = NEW.seq AND version IS NOT NEW.version AND only_interlock_may_change_jobs();
+  WHERE tenant = NEW.tenant AND seq = NEW.seq AND (version IS NOT NEW.version OR updated_at < 0) AND only_interlock_may_change_jobs();
   -- The verbs settle the lines they touch; whoever else changes a job has its line counted anew (0010_agents).
   INSERT INTO line_to_recount
   SELECT j.tenant, j.line FROM job j
@@ -84,13 +105,20 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job ended with never changes');
 END;
 
+-- REPLACE deletes a row and fires no trigger for that, so every table whose rows never change also looks at what is inserted.
+CREATE TRIGGER result_is_written_once BEFORE INSERT ON job_result
+WHEN only_interlock_may_change_jobs() AND EXISTS (SELECT 1 FROM job_result WHERE tenant = NEW.tenant AND seq = NEW.seq)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes');
+END;
+
 CREATE TRIGGER result_goes_with_its_job BEFORE DELETE ON job_result
 WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND seq = OLD.seq)
 BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job ended with goes only with the job');
 END;
 
-CREATE TRIGGER job_keeps_its_identity BEFORE UPDATE OF tenant, id, seq, line ON job
+CREATE TRIGGER job_keeps_its_identity BEFORE UPDATE OF tenant, id, seq, line, rowid, oid, _rowid_ ON job
 BEGIN
   SELECT RAISE(ABORT, 'interlock: the identity of a job never changes');
 END;
@@ -112,6 +140,16 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job was created with, its payload above all, never changes');
 END;
 
+-- After the insertion nobody can tell whether a row was replaced, and to look before it takes twice as long. So what a job is created with
+-- comes before the job, and no job is left without it by a key that another one takes.
+CREATE TRIGGER body_comes_before_its_job AFTER INSERT ON job_body
+WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq)
+  OR (NEW.idempotency_key IS NOT NULL AND EXISTS (SELECT 1 FROM job j WHERE j.tenant = NEW.tenant
+    AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = j.tenant AND b.seq = j.seq))))
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: what a job was created with, its payload above all, never changes; it is written before the job');
+END;
+
 CREATE TRIGGER body_goes_with_its_job BEFORE DELETE ON job_body
 WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND seq = OLD.seq)
 BEGIN
@@ -121,6 +159,13 @@ END;
 CREATE TRIGGER history_never_changes BEFORE UPDATE ON job_history
 BEGIN
   SELECT RAISE(ABORT, 'interlock: history is append-only; a row never changes');
+END;
+
+CREATE TRIGGER history_comes_with_its_change AFTER INSERT ON job_history
+WHEN only_interlock_may_change_jobs() AND NOT EXISTS
+  (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq AND version = NEW.version AND updated_at = -1)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: history is append-only; a row is written by the change it tells of');
 END;
 
 CREATE TRIGGER history_goes_with_its_job BEFORE DELETE ON job_history

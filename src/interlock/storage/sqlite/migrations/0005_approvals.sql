@@ -76,6 +76,21 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what people are asked never changes');
 END;
 
+-- REPLACE would delete whatever is in the way of a new row, or of a link.
+CREATE TRIGGER approval_is_not_replaced BEFORE INSERT ON approval
+WHEN EXISTS (SELECT 1 FROM approval WHERE tenant = NEW.tenant AND id = NEW.id)
+  OR EXISTS (SELECT 1 FROM approval WHERE tenant = NEW.tenant AND job_id = NEW.job_id AND (fence = NEW.fence OR status = 'open'))
+  OR EXISTS (SELECT 1 FROM approval WHERE token_sha256 = NEW.token_sha256)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: an approval is not replaced by another');
+END;
+
+CREATE TRIGGER approval_link_is_of_one BEFORE UPDATE OF token_sha256 ON approval
+WHEN EXISTS (SELECT 1 FROM approval WHERE token_sha256 = NEW.token_sha256 AND (tenant, id) <> (NEW.tenant, NEW.id))
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: an approval is not replaced by another');
+END;
+
 CREATE TRIGGER approval_goes_with_its_job BEFORE DELETE ON approval
 WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
 BEGIN
@@ -83,6 +98,12 @@ BEGIN
 END;
 
 CREATE TRIGGER vote_never_changes BEFORE UPDATE ON approval_vote
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a vote never changes');
+END;
+
+CREATE TRIGGER vote_is_not_replaced BEFORE INSERT ON approval_vote
+WHEN EXISTS (SELECT 1 FROM approval_vote WHERE tenant = NEW.tenant AND approval_id = NEW.approval_id AND voter = NEW.voter)
 BEGIN
   SELECT RAISE(ABORT, 'interlock: a vote never changes');
 END;

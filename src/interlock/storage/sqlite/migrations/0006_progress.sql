@@ -46,6 +46,14 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: a step is kept as it was first saved');
 END;
 
+-- REPLACE would delete whatever is in the way of a new row.
+CREATE TRIGGER step_is_not_replaced BEFORE INSERT ON job_step
+WHEN EXISTS (SELECT 1 FROM job_step WHERE tenant = NEW.tenant AND job_id = NEW.job_id AND seq = NEW.seq)
+  OR EXISTS (SELECT 1 FROM job_step WHERE tenant = NEW.tenant AND job_id = NEW.job_id AND name = NEW.name AND occurrence = NEW.occurrence)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a step is kept as it was first saved');
+END;
+
 CREATE TRIGGER step_goes_with_its_job BEFORE DELETE ON job_step
 WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
 BEGIN
@@ -53,6 +61,13 @@ BEGIN
 END;
 
 CREATE TRIGGER event_never_changes BEFORE UPDATE ON job_event
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: events are append-only; a row never changes');
+END;
+
+CREATE TRIGGER event_is_not_replaced BEFORE INSERT ON job_event
+WHEN EXISTS (SELECT 1 FROM job_event WHERE tenant = NEW.tenant AND job_id = NEW.job_id AND seq = NEW.seq)
+  OR EXISTS (SELECT 1 FROM job_event WHERE tenant = NEW.tenant AND job_id = NEW.job_id AND id = NEW.id)
 BEGIN
   SELECT RAISE(ABORT, 'interlock: events are append-only; a row never changes');
 END;

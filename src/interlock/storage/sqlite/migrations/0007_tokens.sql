@@ -47,3 +47,11 @@ WHEN OLD.tenant IS NOT NEW.tenant OR OLD.id IS NOT NEW.id OR OLD.hash IS NOT NEW
 BEGIN
   SELECT RAISE(ABORT, 'a token never changes but to be revoked, once');
 END;
+
+-- REPLACE would delete whatever is in the way of a new row; a verb that finds its token there already leaves it as it is.
+CREATE TRIGGER token_is_not_replaced BEFORE INSERT ON token
+WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM token WHERE tenant = NEW.tenant AND (id = NEW.id OR key = NEW.key))
+  OR EXISTS (SELECT 1 FROM token WHERE hash = NEW.hash))
+BEGIN
+  SELECT RAISE(ABORT, 'a token never changes but to be revoked, once');
+END;

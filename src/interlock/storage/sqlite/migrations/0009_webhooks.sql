@@ -150,6 +150,15 @@ BEGIN
   INSERT INTO event_to_tell SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
 END;
 
+-- The same if an edit has changed its time.
+CREATE TRIGGER tell_new_time AFTER UPDATE OF run_at ON job
+WHEN OLD.run_at <> NEW.run_at AND OLD.status = NEW.status AND NEW.awaiting = 0 AND NEW.blocked = 0
+  AND EXISTS (SELECT 1 FROM subscription s WHERE s.tenant = NEW.tenant)
+  AND only_interlock_may_change_jobs() IS NOT NULL
+BEGIN
+  INSERT INTO event_to_tell SELECT NEW.tenant, NEW.seq, 'queue.ready', NEW.status WHERE NEW.status IN ('queued', 'retry');
+END;
+
 -- Interlock's verbs tell of their moves themselves; this is for every other change of a job.
 CREATE TRIGGER tell_change INSTEAD OF INSERT ON change_to_check
 BEGIN
