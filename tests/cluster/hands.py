@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from tests.process.toil import Book, toil
 from tests.support.crew import Member, Place, members
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 
-PATIENCE_SECONDS: Final = 240.0
 PAUSE_SECONDS: Final = 0.25
 
 
@@ -55,7 +54,7 @@ class Hands:
         async def got_on() -> bool:
             return all(now >= then + 4 for now, then in zip(self._counts, before, strict=True))
 
-        await eventually(got_on, within=PATIENCE_SECONDS)
+        await eventually(got_on)
 
     def longest_silence(self, since: float) -> float:
         """For how long nobody at all was answered."""

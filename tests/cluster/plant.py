@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import itertools
 import os
 import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +19,10 @@ import interlock
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.errors import Unavailable
 from interlock.storage.postgres.store import PostgresStore
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.postgres import free_port
 from tests.support.truth import check_history
 
-PATIENCE_SECONDS: Final = 240.0
 LEASE_SECONDS: Final = 5
 PAUSE_SECONDS: Final = 0.15
 TENANT: Final = "default"
@@ -119,7 +118,7 @@ class Plant:
             self._look()
             return all([await asyncio.to_thread(_ready, url) for url in urls])
 
-        await eventually(all_ready, within=PATIENCE_SECONDS)
+        await eventually(all_ready)
 
     def produce(self, url: str) -> None:
         """Enqueue without end, and make every call again, the same as before, until it is answered."""
@@ -133,7 +132,7 @@ class Plant:
             self._look()
             return all(self._last(name) > mark for name in self.workers)
 
-        await eventually(all_have, within=PATIENCE_SECONDS)
+        await eventually(all_have)
 
     async def wind_up(self) -> None:
         """Send no more, and wait until all that was sent has ended."""
@@ -147,7 +146,7 @@ class Plant:
                 counts = await client.queue("count")
                 return counts.ready + counts.delayed + counts.in_progress + counts.blocked == 0
 
-            await eventually(all_ended, within=PATIENCE_SECONDS)
+            await eventually(all_ended)
 
     async def compare(self, store: PostgresStore) -> int:
         """Nothing acknowledged is lost, nothing was finished twice, nothing invented; how many jobs there were."""
@@ -213,7 +212,7 @@ def _ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.HTTPError, OSError):
+    except (OSError, http.client.HTTPException):
         return False
 
 

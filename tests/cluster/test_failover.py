@@ -17,10 +17,11 @@ from interlock.wire import new_id
 from tests.cluster.freezing import frozen
 from tests.cluster.hands import Hands, hands
 from tests.cluster.lines import Lines, lines
-from tests.cluster.plant import PATIENCE_SECONDS, TENANT, Plant, plant
+from tests.cluster.plant import TENANT, Plant, plant
 from tests.process.conftest import Judge
 from tests.support.cluster import Cluster, Node, cluster
 from tests.support.crew import Place
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 
 Property = Callable[[str, object], None]

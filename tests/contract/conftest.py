@@ -1,14 +1,16 @@
 """Fixtures of the contract suite: a store of either engine, a tenant of one's own, and doors beside the verbs.
 
 Tests of one file share a PostgreSQL database, each under its own tenant, and the connections to it: to make either costs
-more than most tests. Over shards they share two, and by their names about half of the tenants live on each.
+more than most tests. Over shards they share two, and by their names about half of the tenants live on each. What is
+about history runs once more over a database where it is partitioned.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import pytest_asyncio
@@ -22,17 +24,42 @@ from tests.contract.builders import Desk
 from tests.contract.doors import MASTER, Door, open_door
 from tests.support.emptied import lent_database
 from tests.support.loops import share_the_loop_of_their_file
+from tests.support.partitions import partitioned_database
 from tests.support.postgres import Postgres
 from tests.support.shards import SHARDS, copied_shards, resident
 from tests.support.stores import APP_LOGIN, ENGINES, TEMPLATE, ManualClock, migrated_file
 
+PARTITIONED: Final = "partitioned"
+ABOUT_HISTORY: Final = frozenset(
+    {
+        "test_audit",
+        "test_audit_parts",
+        "test_catalog",
+        "test_chains",
+        "test_edges_by_verbs",
+        "test_history",
+        "test_prune",
+    }
+)
 _numbers = itertools.count(1)
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever uses the store of its file runs in the loop of its file."""
+    items[:] = [item for item in items if _engine_of(item) != PARTITIONED or _is_about_history(item)]
     ours = (item for item in items if Path(__file__).parent in item.path.parents)
     share_the_loop_of_their_file(item for item in ours if "store" in getattr(item, "fixturenames", ()))
+
+
+def _is_about_history(item: pytest.Item) -> bool:
+    return item.path.stem in ABOUT_HISTORY and "store" in getattr(item, "fixturenames", ())
+
+
+def _engine_of(item: pytest.Item) -> object:
+    """The engine that a test is to run over, if it is one of several."""
+    return (
+        item.callspec.params.get("engine") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +69,9 @@ def database(postgres: Postgres) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture(params=(*ENGINES, "shards"))
+@pytest.fixture(params=(*ENGINES, "shards", PARTITIONED))
 def engine(request: pytest.FixtureRequest) -> str:
-    """The name of the engine under test; shards are two databases of PostgreSQL."""
+    """The name of the engine under test; shards are two databases of PostgreSQL, partitioned is one."""
     return str(request.param)
 
 
@@ -55,6 +82,13 @@ def shards(postgres: Postgres) -> Iterator[dict[str, str]]:
         yield databases
 
 
+@pytest.fixture(scope="module")
+def partitioned(postgres: Postgres) -> Iterator[str]:
+    """The same, with history partitioned."""
+    with partitioned_database(postgres) as name:
+        yield name
+
+
 @pytest.fixture
 def place(engine: str, tenant: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Where the tenant's jobs are kept: the path of a file, or the name of a database."""
@@ -62,7 +96,7 @@ def place(engine: str, tenant: str, tmp_path: Path, request: pytest.FixtureReque
         return migrated_file(tmp_path / "interlock.db")
     if engine == "shards":
         return str(request.getfixturevalue("shards")[first_home(tenant, SHARDS)])
-    return str(request.getfixturevalue("database"))
+    return str(request.getfixturevalue(PARTITIONED if engine == PARTITIONED else "database"))
 
 
 class Watch:
@@ -92,6 +126,15 @@ async def sqlite_store(place: str, clock: ManualClock) -> AsyncIterator[Store]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def postgres_store(database: str, watch: Watch, postgres: Postgres) -> AsyncIterator[Store]:
     store = await PostgresStore.open(postgres.dsn(database, user=APP_LOGIN), size=2, clock=watch)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def partitioned_store(partitioned: str, watch: Watch, postgres: Postgres) -> AsyncIterator[Store]:
+    store = await PostgresStore.open(postgres.dsn(partitioned, user=APP_LOGIN), size=2, clock=watch)
     try:
         yield store
     finally:

@@ -19,10 +19,16 @@ from tests.contract.gates import open_gate
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
-# Which engine each door leads into.
-DOORS: Final = {"functions": "sqlite", "plain": "sqlite", "owner": "postgres", "app": "postgres"}
+# Which engine each door leads into; where history is partitioned, the owner's.
+DOORS: Final = {
+    "functions": "sqlite",
+    "plain": "sqlite",
+    "owner": "postgres",
+    "app": "postgres",
+    "partitions": "partitioned",
+}
 # The door of a person who may do everything, on each engine.
-MASTER: Final = {"sqlite": "functions", "postgres": "owner", "shards": "owner"}
+MASTER: Final = {"sqlite": "functions", "postgres": "owner", "shards": "owner", "partitioned": "owner"}
 
 DatabaseError: Final = (apsw.Error, asyncpg.PostgresError)
 

@@ -69,7 +69,7 @@ def rule(waiting: dict[int, NewJob], ask: ClaimAsk, paused: frozenset[str], now:
     return sorted(eligible, key=lambda place: (-waiting[place].priority, waiting[place].run_at, place))[: ask.limit]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(facts=jobs, asked=asks, paused=some(TYPES), resumed_at=st.integers(0, 4))
 async def test_a_claim_is_granted_exactly_what_the_rule_says(
     store: Store,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from interlock.domain.policy import ClaimAsk
+from interlock.errors import SchemaMismatch
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import new_job
 
@@ -28,6 +29,17 @@ def tool(tmp_path: Path) -> sqlite3.Connection:
 
     asyncio.run(fill())
     return sqlite3.connect(path)
+
+
+def test_its_own_file_with_a_table_called_job_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    theirs = sqlite3.connect(path)
+    theirs.execute("CREATE TABLE job (name TEXT)")
+    path.chmod(0o600)
+    with pytest.raises(SchemaMismatch, match="another application"):
+        asyncio.run(SQLiteStore.open(str(path)))
+    assert list(theirs.iterdump()) == ["BEGIN TRANSACTION;", "CREATE TABLE job (name TEXT);", "COMMIT;"]
+    theirs.close()
 
 
 def test_it_can_read_every_table_and_view(tool: sqlite3.Connection) -> None:

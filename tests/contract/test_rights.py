@@ -184,6 +184,7 @@ async def test_the_sweeper_owns_only_functions_that_tell_tenant_and_id(door: Doo
            where pg_get_userbyid(p.proowner) = 'interlock_sweep' order by 1"""
     )
     assert dict(rows) == {
+        "any_job": "boolean",
         "due_channels": "TABLE(tenant text, channel text)",
         "old_deliveries": "TABLE(tenant text, id uuid)",
         "old_subscriptions": "TABLE(tenant text, id uuid)",

@@ -22,6 +22,7 @@ from interlock.storage.sqlite.routes import Routes
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import OPERATOR, Desk, ask, cancel, complete, new_job, release, revoke
 from tests.contract.doors import DatabaseError
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock, migrated_file
 
@@ -132,7 +133,7 @@ async def test_whatever_may_make_a_job_claimable_wakes_who_waits_here(desk: Desk
 
 async def test_what_one_opener_adds_wakes_who_waits_at_another(desk: Desk, beside: Desk) -> None:
     changed = beside.store.watch()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not changed.is_set():  # a hint may be lost while the listener is still connecting
             await desk.add()
             with contextlib.suppress(TimeoutError):

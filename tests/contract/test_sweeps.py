@@ -20,6 +20,7 @@ from interlock.wire import job_request
 from tests.contract.builders import Desk, ask
 from tests.contract.doors import Door
 from tests.contract.gates import waiting
+from tests.support.eventually import PATIENCE_SECONDS
 
 SWEEPS: Final = (
     ("read.sql", "due_leases"),
@@ -61,7 +62,7 @@ async def test_a_row_that_was_broken_by_hand_stops_no_other(desk: Desk, door: Do
     desk.clock.advance(5)
     upkeep = Upkeep(desk.store)
     for _ in range(2):  # it is found again every time, and passed over every time
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await upkeep.sweep()
     after = [(await desk.job(job.id)).status for job in jobs]
     assert [status for i, status in enumerate(after) if i != 2] == [Status.RETRY] * 4

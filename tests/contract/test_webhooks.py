@@ -16,7 +16,7 @@ from interlock.domain.webhook import (
 )  # fmt: skip
 from tests.contract.builders import NEVER, Desk, cancel, complete, fail, new_job, release
 from tests.contract.doors import Door, job_in, move
-from tests.contract.gates import APPROVE, DENY, ballot, decided, sweep_gates, waiting
+from tests.contract.gates import APPROVE, DENY, ballot, decided, edit, sweep_gates, waiting
 from tests.contract.webhooks import (
     AGAIN,
     GONE,
@@ -205,6 +205,25 @@ class TestQueueReady:
         assert await heard(desk) == []
         desk.clock.advance(60)
         assert await heard(desk) == ["queue.ready"]
+
+    async def test_a_job_that_is_made_due_earlier_is_told_then(self, desk: Desk) -> None:
+        await listen(desk, "queue.ready")
+        id = await desk.add(run_at=desk.after(60))
+        await desk.do(edit(id, run_at=desk.after(10)))
+        desk.clock.advance(10)
+        assert await heard(desk) == ["queue.ready"]
+        await desk.do(edit(id, priority=5, tags=("x",)))
+        assert await heard(desk) == []
+
+    async def test_it_is_told_again_when_a_type_goes_on_after_a_pause(self, desk: Desk) -> None:
+        await listen(desk, "queue.ready")
+        await desk.store.pause(desk.tenant, "work", actor="user:ada", reason=None)
+        await desk.add_all([new_job(), new_job(delay_seconds=60.0), new_job(type="other")])
+        assert await heard(desk) == ["queue.ready"] * 2
+        desk.clock.advance(1)
+        for type in ("work", "other", "unknown"):
+            await desk.store.pause(desk.tenant, type, actor=None, reason=None)
+        assert [(d.event, d.type) for d in await take(desk)] == [("queue.ready", "work")]
 
     async def test_a_job_that_comes_back_is_ready_again(self, desk: Desk) -> None:
         job = await desk.running()

@@ -87,7 +87,7 @@ class Knot:
         await seen(self.desk, **self.worker)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     waits=st.sampled_from(("nothing", "people", "children")),
     later=st.booleans(),

@@ -37,7 +37,7 @@ def some(names: tuple[str, ...]) -> st.SearchStrategy[frozenset[str]]:
     return st.frozensets(st.sampled_from(names))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32),
     limits=st.fixed_dictionaries({agent: st.sampled_from((None, 1, 2)) for agent in AGENTS}),

@@ -16,7 +16,7 @@ from interlock.client.local import LocalClient
 from interlock.domain.job import Filter
 from interlock.errors import Invalid, TenantMoved
 from interlock.storage.shards.move import Mover
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.shards import SHARDS, resident
 
 
@@ -49,7 +49,7 @@ async def test_jobs_are_kept_and_run_on_the_shard_of_their_tenant(
 
         jobs = await double.enqueue_many([{"number": number} for number in range(5)])
         await interlock.Worker(app).run(drain=True)
-        assert [await job.result(timeout=60) for job in jobs] == [0, 2, 4, 6, 8]
+        assert [await job.result(timeout=PATIENCE_SECONDS) for job in jobs] == [0, 2, 4, 6, 8]
     assert {name: await jobs_in(owners[name], tenant) for name in SHARDS} == {
         name: 5 if name == shard else 0 for name in SHARDS
     }
@@ -72,16 +72,16 @@ async def test_a_worker_goes_on_where_its_tenant_has_moved_to(
         async def quick() -> str:
             return "done"
 
-        worker = interlock.Worker(app)
+        worker = interlock.Worker(app, lease_seconds=600)
         working = asyncio.create_task(worker.run())
         try:
             held = await patient.enqueue()
-            await asyncio.wait_for(started.wait(), 60)
+            await asyncio.wait_for(started.wait(), PATIENCE_SECONDS)
             assert (await Mover(owners).move(tenant, "b"))[1:3] == ("a", "b")
             later = await quick.enqueue()
-            await eventually(has_run(later), within=60)
+            await eventually(has_run(later))
             go_on.set()
-            artifact_id = await held.result(timeout=60)
+            artifact_id = await held.result(timeout=PATIENCE_SECONDS)
             assert (await held.refresh()).attempt == 1
             client = await app.client()
             assert isinstance(client, LocalClient)

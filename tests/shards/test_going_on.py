@@ -24,6 +24,7 @@ from tests.contract.artifacts import file, listed, show
 from tests.contract.builders import OPERATOR, Desk, cancel, complete, fail, new_job, release, save
 from tests.contract.gates import ballot, decided, minted, waiting
 from tests.contract.progress import event, keep, report, step, tell
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.shards import resident
 from tests.support.stores import ManualClock
 from tests.support.truth import check_postgres
@@ -46,7 +47,7 @@ class Beside:
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Done when this returns; the mover stands still meanwhile."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
 
     def close(self) -> None:
         self.do(self.desk.store.close())

@@ -16,7 +16,7 @@ from interlock.engine.progress import Progress
 from interlock.engine.reads import Reads
 from interlock.engine.registry import Registers
 from interlock.engine.restore import Restore
-from interlock.engine.retention import RETAIN_EVERY_SECONDS, Retention
+from interlock.engine.retention import EXTEND_EVERY_SECONDS, RETAIN_EVERY_SECONDS, Retention
 from interlock.engine.sender import Sender
 from interlock.engine.tokens import OWN, Tokens, Trust
 from interlock.engine.upkeep import Chore, Upkeep
@@ -70,6 +70,7 @@ class Engine:
                 Chore("subscriptions", SWEEP_EVERY_SECONDS, self.webhooks.sweep_subscriptions),
                 Chore("workers", FORGET_EVERY_SECONDS, self.workers.forget),
                 Chore("retention", RETAIN_EVERY_SECONDS, self.retention.retain_aside),
+                Chore("history", EXTEND_EVERY_SECONDS, store.extend_history),
             ],
         )
         self.waits = Waits(store)

@@ -22,6 +22,7 @@ LONGEST_DAYS: Final = 36_500
 STEP: Final = 500
 MOST_AT_ONCE: Final = 10_000
 RETAIN_EVERY_SECONDS: Final = 3600.0
+EXTEND_EVERY_SECONDS: Final = 600.0
 
 
 class Pruned(NamedTuple):
@@ -62,8 +63,10 @@ class Retention:
             return 0
         cutoff = await self._store.now() - round(self._days * DAY)
         deleted = 0
+        await self._store.leave_history(cutoff)
         for tenant in await self._store.tenants():
             deleted += (await self._prune(tenant, principal.system("retention"), cutoff)).deleted
+        await self._store.drop_history(cutoff)
         await self.forget_tokens()
         return deleted
 

@@ -37,6 +37,24 @@ class OperationStore(Protocol):
         """What was deleted, newest first."""
         ...
 
+    async def extend_history(self) -> int:
+        """Where history is kept in partitions, make those of the time to come; how many."""
+        ...
+
+    async def leave_history(self, cutoff: int) -> int:
+        """From now on, let prune leave the history of jobs made before a time to its partition; how many it leaves to.
+
+        Where there are none, history goes with its job.
+        """
+        ...
+
+    async def drop_history(self, cutoff: int) -> int:
+        """Drop the partitions that are older than a time and have no job left; how many.
+
+        Where a job stays, long after the rest was to go, what was left of the others is deleted.
+        """
+        ...
+
     async def tenants(self) -> list[str]:
         """Everybody who has a job."""
         ...

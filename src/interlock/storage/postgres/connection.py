@@ -91,7 +91,7 @@ class Link:
         try:
             await link._try_out()
         except (*_NOT_NOW, *_LOST) as error:
-            raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
+            raise Unavailable(f"PostgreSQL cannot be reached: {str(error) or 'no answer in time'}") from error
         except asyncpg.PostgresError as error:
             raise Unavailable(f"PostgreSQL refused the connection: {error}") from error
         return link

@@ -22,8 +22,14 @@ select current_user::text as role,
     where c.relnamespace = 'interlock'::regnamespace and c.relkind in ('r', 'p')
       and exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant' and not a.attisdropped)
       and not (c.relrowsecurity and c.relforcerowsecurity)), 'forced') as row_security,
-  case when has_table_privilege('interlock_app', 'interlock.job_history', 'insert, update, delete, truncate')
-       then 'writable by the app role' else 'append-only' end as history
+  case when exists (select from pg_class c left join pg_inherits i on i.inhrelid = c.oid
+         where 'interlock.job_history'::regclass in (c.oid, i.inhparent) and c.relkind in ('r', 'p')
+           and has_table_privilege('interlock_app', c.oid, 'insert, update, delete, truncate'))
+       then 'writable by the app role' else 'append-only' end as history,
+  coalesce((select
+      case when p.before_id > interlock.id_at(interlock.clock()) then 'made until ' else 'missing since ' end
+      || to_char(interlock.id_time(p.before_id) at time zone 'UTC', 'YYYY-MM-DD')
+    from interlock.history_partition p order by p.before_id desc limit 1), 'none') as history_partitions
 """
 
 

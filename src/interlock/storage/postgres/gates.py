@@ -73,7 +73,7 @@ async def _one_each(connection: Conn, tenant: str, ballots: Sequence[Ballot]) ->
     answers: list[Approval | Refused] = []
     for ballot in ballots:
         gate = gates.get(ballot.id)
-        if gate is None:
+        if gate is None or gate.job_id not in jobs:  # one that was opened a moment ago is told of to nobody yet
             answers.append(Refused(NotFound(ballot.id, what="approval")))
             continue
         ruling = judge(ballot, gate, jobs[gate.job_id], now)

@@ -19,7 +19,7 @@ GIVE_WAY_SECONDS: Final = 2
 KEEP_TRYING_SECONDS: Final = 120.0
 VERBS: Final = (
     "stretches", "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
-    "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit", "shards",
+    "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit", "shards", "partitions",
 )  # fmt: skip
 
 _LADDER: Final = """
@@ -32,6 +32,12 @@ comment on column interlock.schema_migration.number is 'Its place in the ladder.
 comment on column interlock.schema_migration.name is 'The name of its file.';
 comment on column interlock.schema_migration.checksum is 'SHA-256 of its text; an altered file is refused.';
 comment on column interlock.schema_migration.applied_at is 'When it was applied.';
+"""
+
+_RIGHTS: Final = """
+grant select on interlock.schema_migration to interlock_app;
+revoke execute on all functions in schema interlock from public;
+grant execute on all functions in schema interlock to interlock_app, interlock_sweep;
 """
 
 
@@ -48,7 +54,7 @@ async def migrate(dsn: str) -> list[str]:
     try:
         connection = await Nodes(dsn).connect()
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
-        raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
+        raise Unavailable(f"PostgreSQL cannot be reached: {str(error) or 'no answer in time'}") from error
     clock = asyncio.get_running_loop().time
     deadline = clock() + KEEP_TRYING_SECONDS
     try:
@@ -87,12 +93,14 @@ async def _climb(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
                 "on conflict (number) do update set checksum = excluded.checksum, applied_at = now()",
                 m.number, m.name, m.checksum,
             )  # fmt: skip
-        await connection.execute(
-            "grant select on interlock.schema_migration to interlock_app; "
-            "revoke execute on all functions in schema interlock from public; "
-            "grant execute on all functions in schema interlock to interlock_app, interlock_sweep"
-        )
+        await connection.execute(_RIGHTS)
     return [m.name for m in todo]
+
+
+async def renew_verbs(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Make all functions again, within the caller's transaction, where what they work on was replaced."""
+    await connection.execute(verbs().text)
+    await connection.execute(_RIGHTS)
 
 
 async def check(connection: Conn) -> None:

@@ -23,6 +23,7 @@ from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, cal
 from interlock.storage.postgres.gates import GateVerbs
 from interlock.storage.postgres.notify import Bell
 from interlock.storage.postgres.operations import OperationVerbs
+from interlock.storage.postgres.partitions import PartitionVerbs
 from interlock.storage.postgres.progress import ProgressVerbs
 from interlock.storage.postgres.registry import RegistryVerbs
 from interlock.storage.postgres.shards import ShardVerbs
@@ -43,6 +44,7 @@ class PostgresStore(
     AuditVerbs,
     GateVerbs,
     OperationVerbs,
+    PartitionVerbs,
     ProgressVerbs,
     RegistryVerbs,
     ShardVerbs,

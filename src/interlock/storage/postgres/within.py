@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
 from inspect import isawaitable
 from typing import Any, Final, cast
 from uuid import UUID
@@ -22,7 +23,7 @@ from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.postgres.connection import TENANT_MOVED, Conn
 from interlock.storage.postgres.enqueue import REGISTRY_CHANGED, Known, enqueue
 
-NO_TRANSACTION: Final = "25P01"
+IDLE: Final = 0
 FOREIGN_KEY: Final = "23503"
 SAVEPOINT: Final = "interlock_enqueue"
 _PLACEHOLDER: Final = re.compile(r"\$\d+")
@@ -32,9 +33,11 @@ async def enqueue_within(
     connection: object, tenant: str, jobs: Sequence[NewJob], terms: Terms
 ) -> list[Enqueued | Refused]:
     """Add all jobs or none; a refusal leaves the caller's transaction as it was."""
-    caller = cast(Conn, await _caller(connection))
+    caller = await _caller(connection)
+    if not caller.is_in_transaction():
+        raise Invalid("this connection is in no transaction; begin one, the job is to be a part of it")
     # Nothing is remembered: what is made here is gone if the caller's transaction is.
-    return await enqueue(caller, Known(), tenant, jobs, True, terms)
+    return await enqueue(cast(Conn, caller), Known(), tenant, jobs, True, terms)
 
 
 async def _caller(connection: Any) -> _Caller:
@@ -48,7 +51,11 @@ async def _caller(connection: Any) -> _Caller:
                 connection = await _inside_sqlalchemy(connection)
             case _:
                 break
-    raise Invalid(f"a {type(connection).__name__} is no connection of asyncpg, psycopg or SQLAlchemy to PostgreSQL")
+    raise _no_connection(connection)
+
+
+def _no_connection(thing: object) -> Invalid:
+    return Invalid(f"{type(thing).__name__} is no connection of asyncpg, psycopg or SQLAlchemy to PostgreSQL")
 
 
 async def _inside_sqlalchemy(connection: Any) -> Any:
@@ -56,6 +63,8 @@ async def _inside_sqlalchemy(connection: Any) -> Any:
     if callable(getattr(type(connection), "connection", None)):  # a session
         found = connection.connection()
         connection = await found if isawaitable(found) else found
+    if not hasattr(connection, "exec_driver_sql"):
+        raise _no_connection(connection)
     # SQLAlchemy begins a transaction on some drivers only when the first statement comes.
     if hasattr(connection, "get_raw_connection"):
         await connection.exec_driver_sql("select 1")
@@ -95,20 +104,30 @@ class _Caller(ABC):
         await self.fetch(f"release savepoint {SAVEPOINT}")
 
     @abstractmethod
+    def is_in_transaction(self) -> bool:
+        """Whether what is done here is a part of something, or will be: some drivers begin with the first statement."""
+
+    @abstractmethod
     async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]: ...
 
 
 class _Asyncpg(_Caller):
+    def is_in_transaction(self) -> bool:
+        return bool(self._connection.is_in_transaction())
+
     async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         return cast("Sequence[Sequence[Any]]", await self._connection.fetch(statement, *values))
 
 
 class _Psycopg(_Caller):
+    def is_in_transaction(self) -> bool:
+        return not self._connection.autocommit or self._connection.info.transaction_status != IDLE
+
     async def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """Lists are sent as text, which takes the type that the function asks for."""
         statement = _PLACEHOLDER.sub("%s", statement)
         given = [_literal(value) if isinstance(value, (list, tuple)) else value for value in values]
-        cursor = self._connection.cursor()
+        cursor = _plain_cursor(self._connection)
         if asyncio.iscoroutinefunction(cursor.execute):
             try:
                 await cursor.execute(statement, given or None)
@@ -122,6 +141,15 @@ class _Psycopg(_Caller):
                 return [tuple(map(_plain, row)) for row in cursor.fetchall()] if cursor.description else ()
 
         return await asyncio.to_thread(block)
+
+
+def _plain_cursor(connection: Any) -> Any:
+    """A cursor whose rows are tuples, whatever its owner has them made of."""
+    driver: Any = import_module(type(connection).__module__.partition(".")[0])
+    if driver.__name__ == "psycopg2":
+        return connection.cursor(cursor_factory=driver.extensions.cursor)
+    made_by = driver.AsyncCursor if isinstance(connection, driver.AsyncConnection) else driver.Cursor
+    return made_by(connection, row_factory=driver.rows.tuple_row)
 
 
 def _plain(value: Any) -> Any:
@@ -147,8 +175,6 @@ def _meaning(error: Exception) -> Exception:
         return RegistryChanged(str(error))
     if code == TENANT_MOVED:
         return TenantMoved("this tenant does not live in the database of this connection; look where it does")
-    if code == NO_TRANSACTION:
-        return Invalid("this connection is in no transaction; begin one, the job is to be a part of it")
     if code == FOREIGN_KEY and not isinstance(error, asyncpg.PostgresError):
         return asyncpg.ForeignKeyViolationError(str(error))
     return error

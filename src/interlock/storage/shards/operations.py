@@ -50,6 +50,15 @@ class OperationRoutes(Routing):
         pages = await self._each(tenant, lambda store: store.prunes(tenant, limit=limit))
         return sorted(itertools.chain(*pages), key=lambda prune: (prune.at, prune.id), reverse=True)[:limit]
 
+    async def extend_history(self) -> int:
+        return sum(n for _, n in await self._everywhere("extend_history", lambda store: store.extend_history()))
+
+    async def leave_history(self, cutoff: int) -> int:
+        return sum(n for _, n in await self._everywhere("leave_history", lambda store: store.leave_history(cutoff)))
+
+    async def drop_history(self, cutoff: int) -> int:
+        return sum(n for _, n in await self._everywhere("drop_history", lambda store: store.drop_history(cutoff)))
+
     async def tenants(self) -> list[str]:
         told = await self._everywhere("tenants", lambda store: store.tenants())
         return sorted(set(itertools.chain(*(tenants for _, tenants in told))))

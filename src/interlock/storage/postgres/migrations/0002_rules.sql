@@ -300,10 +300,14 @@ begin
   if old.line is not null then
     limited := lock_agents(array[old.line]);
   end if;
+  if new.run_at = old.run_at then  -- it is no more ready than before
+    perform set_config('interlock.untold', 'on', true);
+  end if;
   update ready q set route = new.route, base = new.base, run_at = new.run_at, deadline = new.deadline
   where q.tenant = old.tenant and q.job_id = old.id and (
     (not q.blocked and q.route = old.route and q.run_at = old.run_at and q.seq = old.seq)
     or (q.line = old.line and q.blocked and q.run_at = old.run_at and q.seq = old.seq));
+  perform set_config('interlock.untold', '', true);
   update job_await a set deadline = new.deadline where a.tenant = old.tenant and a.job_id = old.id;
   if limited <> '{}' then
     perform take_back_places(limited);

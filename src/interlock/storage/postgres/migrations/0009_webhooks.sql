@@ -234,7 +234,7 @@ create trigger announce_insert after insert on interlock.job referencing new tab
 create trigger announce_update after update on interlock.job referencing new table as moved
   for each statement execute function interlock.announce();
 
--- A job may become claimable without a move of its own: its turn in the line of its agent has come.
+-- A job may become claimable without a move of its own: its turn in the line of its agent has come, or an edit has changed its time.
 create function interlock.announce_place() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
@@ -242,7 +242,8 @@ declare
 begin
   select n.tenant into whose from placed n limit 1;
   if whose is not null
-      and exists (select from subscription s where s.tenant = whose and s.ended_at is null and 'queue.ready' = any(s.events)) then
+      and exists (select from subscription s where s.tenant = whose and s.ended_at is null and 'queue.ready' = any(s.events))
+      and coalesce(current_setting('interlock.untold', true), '') = '' then
     perform tell_ready(whose, array(select n.job_id from placed n where not n.blocked));
   end if;
   return null;

@@ -62,7 +62,7 @@ create or replace function interlock.prune(
 ) language plpgsql security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
-  old uuid[];
+  old uuid[]; chained uuid[];
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   p_cutoff := least(p_cutoff, clock());
@@ -76,6 +76,13 @@ begin
   if p_dry_run or deleted = 0 then
     return;
   end if;
+  -- Where history goes by whole partitions, that of old jobs is left to theirs; which these are stays so until this has ended.
+  perform from history_partition p where p.left_below is not null for share;
+  chained := old;
+  if found then
+    chained := array(select x.id from unnest(old) x(id) where not exists (select from history_partition p where not p.kept
+      and x.id < p.left_below and x.id >= coalesce(p.first_id, '00000000-0000-0000-0000-000000000000')) order by x.id);
+  end if;
   insert into prune (tenant, at, id, actor, cutoff, jobs, first_seq, last_seq, hash)
   select p_tenant, clock(), p_id, p_actor, p_cutoff, count(*), min(j.seq), max(j.seq),
     sha256(string_agg(convert_to(octet_length(p_tenant)::text || ':' || p_tenant || j.id::text, 'UTF8') || h.hash, ''::bytea order by j.id))
@@ -85,7 +92,8 @@ begin
     where j.tenant = p_tenant and j.id = any(old) and s.tenant = p_tenant and s.status = j.status::text and s.seq = j.seq;
   -- The job goes first: nothing that belongs to one may go while it is there.
   delete from job j where j.tenant = p_tenant and j.id = any(old);
-  delete from job_history h where h.tenant = p_tenant and h.job_id = any(old);
+  delete from job_history h where h.tenant = p_tenant and h.job_id = any(chained)
+    and h.job_id between chained[1] and chained[cardinality(chained)];  -- so that no other partition is opened
   delete from job_checkpoint c where c.tenant = p_tenant and c.job_id = any(old);
   delete from job_step s where s.tenant = p_tenant and s.job_id = any(old);
   delete from job_event e where e.tenant = p_tenant and e.job_id = any(old);

@@ -168,18 +168,23 @@ create or replace function interlock.chains(p_tenant text, p_after uuid, p_jobs 
 returns table (tenant text, job_id uuid, version integer, from_status interlock.status, to_status interlock.status, verb text,
   actor text, attempt integer, fence bigint, reason text, metadata text, at timestamptz, hash bytea, job_version integer,
   job_status interlock.status) language plpgsql as $$
+declare
+  some_left boolean := exists (select from interlock.history_partition p where p.left_below is not null);
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query
   with recursive chosen(id, n) as (
-    (select h.job_id, 1 from interlock.job_history h where h.tenant = p_tenant and h.job_id > p_after order by h.job_id limit 1)
+    select p_after, 0
     union all
-    select (select h.job_id from interlock.job_history h where h.tenant = p_tenant and h.job_id > chosen.id order by h.job_id limit 1), n + 1
+    -- What was left of deleted jobs, to go with a partition, is passed over.
+    select (select h.job_id from interlock.job_history h where h.tenant = p_tenant and h.job_id > chosen.id
+      and (not some_left or exists (select from interlock.job j where j.tenant = h.tenant and j.id = h.job_id)
+           or not interlock.history_left(h.job_id)) order by h.job_id limit 1), n + 1
     from chosen where chosen.id is not null and n < p_jobs
   )
   select h.tenant, h.job_id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at,
     h.hash, j.version, j.status
-  from chosen join interlock.job_history h on h.tenant = p_tenant and h.job_id = chosen.id
+  from chosen join interlock.job_history h on h.tenant = p_tenant and h.job_id = chosen.id and chosen.n > 0
   left join interlock.job j on j.tenant = h.tenant and j.id = h.job_id
   order by h.job_id, h.version;
 end $$;

@@ -143,7 +143,7 @@ begin
   return query
   with moved as materialized (
     select y.type, y.from_status as f, y.to_status as s, sum(y.count)::bigint as n,
-      coalesce(sum(y.count) filter (where y.minute > t - interval '5 minutes'), 0)::double precision / 5 as rate
+      coalesce(sum(y.count) filter (where y.minute > t - interval '5 minutes'), 0)::double precision as lately
     from interlock.tally y where y.tenant = p_tenant and (p_type is null or y.type = p_type) group by y.type, y.from_status, y.to_status
   ), now_in as (
     select x.type, x.status, sum(x.n)::bigint as n from (
@@ -187,10 +187,10 @@ begin
     (s.waiting - coalesce(l.n, 0) - coalesce(u.later, 0) - coalesce(u.due, 0) - coalesce(a.n, 0))::bigint,
     coalesce(l.n, 0) + coalesce(u.later, 0), coalesce(u.due, 0) + coalesce(a.n, 0), s.running, s.gated, s.dead, s.succeeded, s.failed, s.cancelled,
     l.due,
-    coalesce((select sum(m.rate) from moved m where m.type = s.type and m.f is null), 0),
-    coalesce((select sum(m.rate) from moved m where m.type = s.type and m.s = 'running'), 0),
-    coalesce((select sum(m.rate) from moved m where m.type = s.type and m.s = 'succeeded'), 0),
-    coalesce((select sum(m.rate) from moved m where m.type = s.type and m.s in ('failed', 'dead_letter', 'retry')), 0),
+    coalesce((select sum(m.lately) / 5 from moved m where m.type = s.type and m.f is null), 0),
+    coalesce((select sum(m.lately) / 5 from moved m where m.type = s.type and m.s = 'running'), 0),
+    coalesce((select sum(m.lately) / 5 from moved m where m.type = s.type and m.s = 'succeeded'), 0),
+    coalesce((select sum(m.lately) / 5 from moved m where m.type = s.type and m.s in ('failed', 'dead_letter', 'retry')), 0),
     k.paused_at, k.paused_by, k.pause_reason
   from sums s left join later l on l.type = s.type left join lined_up u on u.type = s.type left join awaiting a on a.type = s.type
   left join interlock.queue k on k.tenant = p_tenant and k.type = s.type order by s.type;

@@ -1,0 +1,94 @@
+"""`interlock history`: list, partition."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from interlock import wire
+from interlock.assemble import POSTGRES
+from interlock.cli import output
+from interlock.cli.session import Common, guard
+from interlock.errors import Invalid
+
+if TYPE_CHECKING:
+    from interlock.storage.postgres.partitions import HistoryPart
+
+app = App(name="history", help="See the tables that history is kept in, and have them go whole when they are old.")
+NOTHING = Common()
+
+
+@app.command(name="list")
+def list_(*, common: Common = NOTHING) -> None:
+    """Show the tables of history: of which jobs, how large, and what becomes of each."""
+
+    async def command() -> list[tuple[str | None, HistoryPart]]:
+        from interlock.storage.postgres.store import PostgresStore
+
+        found: list[tuple[str | None, HistoryPart]] = []
+        for shard, address in _databases(common):
+            store = await PostgresStore.open(address, size=1)
+            try:
+                found += [(shard, part) for part in await store.history_parts()]
+            finally:
+                await store.close()
+        return found
+
+    found = [
+        {
+            "shard": shard,
+            "name": part.name,
+            "first": None if part.first is None else wire.when(part.first),
+            "before": None if part.before is None else wire.when(part.before),
+            "bytes": part.bytes,
+            "state": part.state,
+        }
+        for shard, part in guard(common, command)
+    ]
+    if common.json:
+        output.as_json({"items": found})
+        return
+    columns = ("shard", "name", "first", "before", "bytes", "state")
+    shown = columns if any(part["shard"] for part in found) else columns[1:]
+    output.table(shown, [[part[column] for column in shown] for part in found])
+
+
+@app.command
+def partition(
+    *,
+    days: Annotated[float, Parameter(help="the jobs of so many days share a partition")],
+    common: Common = NOTHING,
+) -> None:
+    """Partition history by the time of jobs, so that retention drops it whole. There is no way back.
+
+    Nothing is copied, and work goes on; twice everybody waits for a moment. Where history is partitioned already, those
+    to come have the new width. Of shards, each is partitioned; say --database for one. Connect as the owner.
+    """
+
+    async def command() -> list[tuple[str | None, bool]]:
+        from interlock.storage.postgres.partitioning import partition
+
+        if not 0 < days <= 366:
+            raise Invalid("a partition is for an hour to 366 days", pointer="/days")
+        every = timedelta(days=days)
+        return [(shard, await partition(address, every)) for shard, address in _databases(common)]
+
+    done = guard(common, command)
+    if common.json:
+        output.as_json({"items": [{"shard": shard, "new": new} for shard, new in done]})
+        return
+    for shard, new in done:
+        said = "history is partitioned from now on" if new else "history was partitioned already; the width is set"
+        output.say(said if shard is None else f"{shard}: {said}")
+
+
+def _databases(common: Common) -> list[tuple[str | None, str]]:
+    """The names and addresses of all shards, or the address of the one database."""
+    settings = common.settings
+    if settings.shards:
+        return [*settings.shards.items()]
+    if not settings.database.startswith(POSTGRES):
+        raise Invalid("only PostgreSQL keeps history in partitions", pointer="/database")
+    return [(None, settings.database)]

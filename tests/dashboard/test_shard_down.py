@@ -1,0 +1,50 @@
+"""The dashboard over two shards, one of which is out of reach: a page says which, and comes back by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from interlock.storage.shards.opening import open_router
+from tests.dashboard.conftest import Ticks, a_server, serving
+from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.postgres import Postgres
+from tests.support.shards import copied_shards, resident, wire_to
+from tests.support.stores import APP_LOGIN, ManualClock
+
+
+@pytest.fixture
+def addresses(postgres: Postgres) -> Iterator[dict[str, str]]:
+    with copied_shards(postgres) as databases:
+        yield {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
+
+
+async def test_a_page_of_a_tenant_whose_shard_is_down_says_so_and_those_of_others_name_the_shard(
+    addresses: dict[str, str], clock: ManualClock, tmp_path: Path
+) -> None:
+    async with wire_to(addresses["b"]) as (wire, near):
+        router = await open_router({**addresses, "b": near}, size=2, clock=clock)
+        there, here = resident("b", "there"), resident("a", "here")
+        async with (
+            serving(router, clock, tmp_path, auth=False, tenant=there) as cut,
+            a_server(cut.engine, clock, Ticks(), auth=False, tenant=here) as whole,
+            httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as browser,
+        ):
+
+            async def look(url: str, *said: str) -> bool:
+                """Whether the page is whole and says this."""
+                page = await browser.get(url)
+                return page.status_code == 200 and all(words in page.text for words in said)
+
+            assert await look(f"{cut.url}/jobs?type=letter")
+            wire.cut()
+            await eventually(lambda: look(whole.url, "Out of reach: shard b", "all others go on"))
+            page = await browser.get(f"{cut.url}/jobs?type=letter")
+            assert (page.status_code, page.headers["retry-after"], page.headers["refresh"]) == (503, "5", "5")
+            for words in ("<h1>Out of reach</h1>", "shard b", '<a href="/jobs?type=letter">Try again</a>'):
+                assert words in page.text
+            wire.mend()
+            await eventually(lambda: look(f"{cut.url}/jobs?type=letter"))
