@@ -19,6 +19,9 @@ from bench.workload import payload, type_of
 Kind = Literal["create", "cycle"]
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length: "
+_REQUEST: Final = (
+    b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+)
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,11 @@ class _Receipts(msgspec.Struct):
     items: list[_Receipt]
 
 
+_read_jobs: Final = msgspec.json.Decoder(_Jobs).decode
+_read_receipt: Final = msgspec.json.Decoder(_Receipt).decode
+_read_receipts: Final = msgspec.json.Decoder(_Receipts).decode
+
+
 class LoadFailed(Exception):
     """An answer was not the one that was timed for."""
 
@@ -76,37 +84,36 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
+        self._loop = asyncio.get_running_loop()
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head = self._buffer.find(_END)
-        if head < 0:
-            return
-        start = self._buffer.find(_LENGTH, 0, head) + len(_LENGTH)
-        whole = head + len(_END) + int(self._buffer[start : self._buffer.find(b"\r", start)])
-        if len(self._buffer) < whole or self._answer is None:
-            return
-        answer, self._buffer = self._buffer[:whole], self._buffer[whole:]
-        self._answer.set_result(answer)
+        if self._buffer:
+            data = self._buffer + data
+        head = data.find(_END)
+        if head >= 0:
+            start = data.find(_LENGTH, 0, head) + len(_LENGTH)
+            whole = head + len(_END) + int(data[start : data.find(b"\r", start)])
+            if len(data) >= whole and self._answer is not None:
+                self._buffer = data[whole:]
+                self._answer.set_result(data)
+                return
+        self._buffer = data
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(LoadFailed(f"the server closed the connection: {exc}"))
 
-    async def post(self, path: str, body: bytes) -> bytes:
+    async def post(self, path: bytes, body: bytes) -> bytes:
         """The body of an answer that must be a success."""
-        self._answer = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[bytes] = self._loop.create_future()
+        self._answer = answered
         began = time.perf_counter()
-        self._transport.write(
-            b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (path.encode(), len(body), body)
-        )
-        answer = await self._answer
+        self._transport.write(_REQUEST % (path, len(body), body))
+        answer = await answered
         self.calls.append((began, time.perf_counter()))
-        head, _, found = answer.partition(_END)
-        if not head.startswith(b"HTTP/1.1 20"):
-            raise LoadFailed(f"POST {path}: {answer[:500].decode()}")
-        return found
+        if not answer.startswith(b"HTTP/1.1 20"):
+            raise LoadFailed(f"POST {path.decode()}: {answer[:500].decode()}")
+        return answer[answer.find(_END) + len(_END) :]
 
     def close(self) -> None:
         self._transport.close()
@@ -117,38 +124,38 @@ class Caller:
 
     def __init__(self, connection: Connection, number: int, batch: int, turn: Callable[[], int]) -> None:
         self._connection, self._batch, self._turn = connection, batch, turn
-        self._worker = f"worker-{number}"
+        self._worker = b"worker-%d" % number
+        self._ask = b'{"worker":"%b","limit":%d}' % (self._worker, batch)
 
     async def create(self) -> int:
         if self._batch == 1:
-            await self._connection.post("/v1/jobs", self._new())
+            await self._connection.post(b"/v1/jobs", self._new())
             return 1
-        jobs = b",".join(self._new() for _ in range(self._batch))
-        answer = await self._connection.post("/v1/jobs/batch", b'{"jobs":[%b]}' % jobs)
-        return len(msgspec.json.decode(answer, type=_Jobs).jobs)
+        jobs = b",".join([self._new() for _ in range(self._batch)])
+        answer = await self._connection.post(b"/v1/jobs/batch", b'{"jobs":[%b]}' % jobs)
+        return len(_read_jobs(answer).jobs)
 
     async def cycle(self) -> int:
         """Create, claim as many, complete what was granted; another caller may have got what this one made."""
         await self.create()
-        ask = b'{"worker":"%b","limit":%d}' % (self._worker.encode(), self._batch)
-        granted = msgspec.json.decode(await self._connection.post("/v1/claims", ask), type=_Jobs).jobs
+        granted = _read_jobs(await self._connection.post(b"/v1/claims", self._ask)).jobs
         if not granted:
             return 0
         if self._batch == 1:
             (job,) = granted
-            body = b'{"worker":"%b","fence":%d}' % (self._worker.encode(), _fence(job))
-            answer = await self._connection.post(f"/v1/jobs/{job.id}/complete", body)
-            receipts = [msgspec.json.decode(answer, type=_Receipt)]
+            body = b'{"worker":"%b","fence":%d}' % (self._worker, _fence(job))
+            receipts = [_read_receipt(await self._connection.post(b"/v1/jobs/%b/complete" % job.id.encode(), body))]
         else:
-            items = b",".join(
+            items = b",".join([
                 b'{"id":"%b","fence":%d,"worker":"%b","outcome":"complete"}'
-                % (job.id.encode(), _fence(job), self._worker.encode())
+                % (job.id.encode(), _fence(job), self._worker)
                 for job in granted
-            )
-            answer = await self._connection.post("/v1/finishes", b'{"items":[%b]}' % items)
-            receipts = msgspec.json.decode(answer, type=_Receipts).items
-        if any(receipt.status != "succeeded" for receipt in receipts):
-            raise LoadFailed("a job was not completed")
+            ])  # fmt: skip
+            answer = await self._connection.post(b"/v1/finishes", b'{"items":[%b]}' % items)
+            receipts = _read_receipts(answer).items
+        for receipt in receipts:
+            if receipt.status != "succeeded":
+                raise LoadFailed(f"job {receipt.id} was not completed: {receipt.status}")
         return len(receipts)
 
     def _new(self) -> bytes:

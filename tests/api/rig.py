@@ -20,6 +20,7 @@ from interlock.engine.engine import Engine
 from interlock.storage.contract import Objects, Store
 from interlock.storage.merged import merged
 from interlock.wire import TokenRequest
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import ManualClock
 
 NEVER: Final = "0193a1b2-ffff-7fff-8fff-ffffffffffff"  # an id that nothing has
@@ -143,7 +144,9 @@ async def serving(
         url = url_of(listening)
         try:
             # Nothing is encrypted here, and to read the certificates of the machine costs more than most tests.
-            async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=30) as http:
+            async with httpx2.AsyncClient(
+                base_url=url, trust_env=False, verify=False, timeout=PATIENCE_SECONDS
+            ) as http:
                 yield Api(url, options.tenant, gate.service, clock, http, server)
         finally:
             server.should_exit = True

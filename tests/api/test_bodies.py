@@ -48,8 +48,13 @@ async def test_only_json_is_taken(api: Api) -> None:
                  "application/json; charset=latin-1", "application/jsonp", ""):  # fmt: skip
         response = await api.http.post("/v1/jobs", content=body, headers={"content-type": kind})
         problem(response, 415, "unsupported_media_type")
-    for kind in ("application/json", "Application/JSON; charset=UTF-8", "application/json;charset=utf-8"):
+    for kind in ("application/json", "Application/JSON; charset=UTF-8", "application/json;charset=utf-8",
+                 'application/json; charset="utf-8"'):  # fmt: skip
         assert (await api.http.post("/v1/jobs", content=body, headers={"content-type": kind})).status_code == 201
+
+
+async def test_a_map_with_a_wrong_entry_is_pointed_at(api: Api) -> None:
+    assert pointer(await api.post("/v1/jobs", {"type": "a", "headers": {"x": 1}})) == "/headers"
 
 
 async def test_a_compressed_body_is_never_inflated(api: Api) -> None:

@@ -229,6 +229,23 @@ async def test_many_jobs_are_cancelled_at_once_and_a_dry_run_only_counts(api: Ap
     problem(await api.post("/v1/jobs/bulk", {"action": "cancel"}), 422, "invalid")
 
 
+async def test_a_filter_names_one_status_or_several_as_a_query_does(api: Api) -> None:
+    await api.enqueue(tags=["x", "y"])
+    for filter in ({"status": "queued"}, {"status": ["queued", "retry"]}, {"tag": "x"}, {"tag": ["x", "y"]}):
+        body = {"action": "cancel", "filter": filter, "dry_run": True}
+        assert api.ok(await api.post("/v1/jobs/bulk", body))["matched"] == 1, filter
+    wrong = {"action": "cancel", "filter": {"agent": "no slash"}}
+    assert pointer(await api.post("/v1/jobs/bulk", wrong)) == "/filter/agent"
+
+
+async def test_a_null_is_no_data_of_a_decision(api: Api) -> None:
+    job = await api.running()
+    opened = await api.post(f"/v1/jobs/{job['id']}/approvals", {"fence": job["lease"]["fence"], "prompt": "Go on?"})
+    gate = api.ok(opened, 201)["approval"]["id"]
+    body = {"decision": "deny", "comment": None, "data": None, "digest": None}
+    assert api.ok(await api.post(f"/v1/approvals/{gate}/decide", body))["status"] == "denied"
+
+
 async def test_why_names_the_clause(api: Api) -> None:
     job = await api.enqueue(delay_seconds=60)
     assert api.ok(await api.get(f"/v1/jobs/{job['id']}/why"))["clause"] == "due_later"

@@ -246,5 +246,5 @@ async def test_a_paused_queue_hands_out_nothing_until_resumed(api: Api) -> None:
     await api.enqueue(type="a/b c")
     api.ok(await api.post("/v1/queues/a%2Fb%20c/pause", {"reason": "later"}), 204)
     assert await api.claim(types=["a/b c"]) == []
-    api.ok(await api.post("/v1/queues/a%2Fb%20c/resume"), 204)
+    api.ok(await api.post("/v1/queues/a%2Fb%20c/resume", {"reason": "done"}), 204)
     assert len(await api.claim(types=["a/b c"])) == 1

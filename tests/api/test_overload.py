@@ -14,6 +14,7 @@ from interlock.api.problems import Refusal
 from interlock.api.rates import MOST_BUCKETS, Rates
 from interlock.storage.contract import Store
 from tests.api.rig import Api, problem, serving
+from tests.support.eventually import eventually
 from tests.support.stores import ManualClock
 
 
@@ -36,7 +37,11 @@ async def test_every_request_gives_its_seat_back(api: Api) -> None:
     await asyncio.gather(*(api.get(path) for path in ["/v1/me", "/nope", "/v1/jobs/x", "/v1/claims"] * 10))
     await api.send("/v1/jobs", b"{")
     admission = api.service.admission
-    assert (admission.active, admission.waiting, admission.body_bytes, dict(admission.by_tenant)) == (0, 0, 0, {})
+
+    async def is_empty() -> bool:
+        return (admission.active, admission.waiting, admission.body_bytes, dict(admission.by_tenant)) == (0, 0, 0, {})
+
+    await eventually(is_empty)
 
 
 async def test_one_tenant_leaves_seats_to_the_others(store: Store, clock: ManualClock) -> None:
@@ -56,13 +61,13 @@ async def test_bodies_are_taken_within_a_budget(store: Store, clock: ManualClock
 
 
 async def test_a_principal_that_asks_too_often_is_told_when_to_go_on(store: Store, clock: ManualClock) -> None:
-    async with serving(store, clock, Options(auth=True, rate_per_second=0.01, rate_burst=3)) as api:
+    async with serving(store, clock, Options(auth=True, rate_per_second=0.001, rate_burst=3)) as api:
         eager, calm = await api.as_role("read"), await api.as_role("read")
         for _ in range(3):
             assert (await eager.get("/v1/me")).status_code == 200
         refused = await eager.get("/v1/me")
         problem(refused, 429, "rate_limited")
-        assert 90 <= int(refused.headers["retry-after"]) <= 100
+        assert 500 <= int(refused.headers["retry-after"]) <= 1000
         assert (await calm.get("/v1/me")).status_code == 200
         assert (await eager.get("/healthz")).status_code == 200
 

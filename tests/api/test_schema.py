@@ -36,6 +36,7 @@ from interlock.storage.objects.directory import Directory
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.api.rig import resolved_to_nowhere
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES
 
@@ -69,10 +70,10 @@ def served(engine: str, directory: Path, dsn: str) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert ready.wait(120)
+    assert ready.wait(PATIENCE_SECONDS)
     yield found["address"]
     found["server"].should_exit = True
-    thread.join(120)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -91,7 +92,9 @@ def tried() -> list[Route]:
 
 @pytest.fixture(scope="module")
 def schema() -> Any:
-    return schemathesis.openapi.from_dict(openapi.document(routes()))
+    made = schemathesis.openapi.from_dict(openapi.document(routes()))
+    made.config.update(request_timeout=PATIENCE_SECONDS)
+    return made
 
 
 @pytest.mark.parametrize("route", tried(), ids=lambda route: route.name)

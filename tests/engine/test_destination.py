@@ -19,9 +19,10 @@ from cryptography.x509.oid import NameOID
 
 from interlock.domain.destination import Allowance
 from interlock.domain.webhook import Reply
-from interlock.engine.destination import ANSWER_BYTES, DEADLINE_SECONDS, Outside, Resolve
+from interlock.engine.destination import ANSWER_BYTES, Outside, Resolve
 from interlock.errors import Invalid, Unavailable
 from tests.domain.test_destination import REFUSED
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.receiver import Answer, Receiver, Seen, hang, receiver, says, sends
 
 PUBLIC = "8.8.8.8"
@@ -37,7 +38,7 @@ async def there() -> AsyncIterator[Receiver]:
 @pytest.fixture
 async def outside(there: Receiver) -> AsyncIterator[Outside]:
     """A way out that may reach the receiver."""
-    made = Outside(there.allowance)
+    made = Outside(there.allowance, deadline_seconds=PATIENCE_SECONDS)
     yield made
     await made.close()
 
@@ -54,7 +55,9 @@ def resolver(*answers: Sequence[str]) -> Resolve:
 
 def leading(to: Sequence[str] | Resolve, allow: Sequence[str] = (), *, tls: ssl.SSLContext | None = None) -> Outside:
     """A way out for which every name leads there."""
-    return Outside(Allowance.of(allow), resolve=to if callable(to) else resolver(to), tls=tls)
+    return Outside(
+        Allowance.of(allow), resolve=to if callable(to) else resolver(to), tls=tls, deadline_seconds=PATIENCE_SECONDS
+    )
 
 
 async def test_a_request_arrives_as_it_was_meant(there: Receiver, outside: Outside) -> None:
@@ -190,7 +193,7 @@ async def drip_body(seen: Seen, writer: asyncio.StreamWriter) -> None:
 async def test_the_deadline_is_absolute(there: Receiver, answer: Answer) -> None:
     there.answer = answer
     hasty = Outside(there.allowance, deadline_seconds=0.2)
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await hasty.post(there.url, {}, b"") == Reply(error="timeout")
     await hasty.close()
 

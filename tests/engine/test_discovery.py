@@ -14,9 +14,10 @@ from interlock.domain.destination import Allowance
 from interlock.domain.issuer import DISCOVERY, issuers
 from interlock.engine.destination import Outside
 from interlock.engine.jwt import Issuers
-from interlock.engine.keys import BETWEEN_FETCHES_SECONDS, FETCH_SECONDS, LOOK_FIRST_SECONDS
+from interlock.engine.keys import BETWEEN_FETCHES_SECONDS, LOOK_FIRST_SECONDS
 from interlock.errors import Unauthenticated
 from tests.engine.issuers import AUD, NOW, RSA_A, RSA_B, claims, public, signed
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.receiver import Receiver, Seen, hang, receiver, says
 
 
@@ -140,5 +141,5 @@ async def test_redirects_are_not_followed(world: World) -> None:
 async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlock.engine.keys.FETCH_SECONDS", 0.05)
     world.site.host.answer = hang
-    async with asyncio.timeout(FETCH_SECONDS * 6):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert not await world.admits()

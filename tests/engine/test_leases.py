@@ -15,6 +15,7 @@ from interlock.engine.engine import Engine
 from interlock.errors import Invalid, LeaseLost, Malformed, NotFound, TooLarge
 from interlock.storage.contract import Store
 from interlock.wire import error_body, job_request
+from tests.support.eventually import PATIENCE_SECONDS
 
 
 async def grant(engine: Engine, who: Principal) -> tuple[str, int]:
@@ -27,7 +28,7 @@ async def test_a_waiting_claim_is_woken_by_an_enqueue(interlock_engine: Engine, 
     waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ClaimAsk("w"), wait_seconds=30))
     await asyncio.sleep(0)
     enqueued = await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
-    (job,) = await asyncio.wait_for(waiting, 10)
+    (job,) = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
     assert job.id == enqueued.id
 
 

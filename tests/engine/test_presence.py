@@ -208,7 +208,7 @@ async def test_a_claim_that_waits_keeps_its_worker_in_sight(store: Store, clock:
     workers = Workers(store, clock=time)
     leases = Leases(store, LIMITS, noticed=workers.note)
     enough = asyncio.Event()
-    waiting = asyncio.create_task(leases.claim("t", ClaimAsk("w1"), wait_seconds=30, enough=enough))
+    waiting = asyncio.create_task(leases.claim("t", ClaimAsk("w1"), wait_seconds=60, enough=enough))
     for _ in range(3):
 
         async def noted(now: int = clock.now) -> bool:

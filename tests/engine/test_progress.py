@@ -18,6 +18,7 @@ from interlock.engine import progress
 from interlock.engine.engine import Engine
 from interlock.errors import Error, Invalid, LeaseLost, Malformed, NotFound, TooLarge
 from interlock.wire import job_request
+from tests.support.eventually import PATIENCE_SECONDS
 
 T = TypeVar("T")
 KIB = 1024
@@ -49,7 +50,7 @@ def report(job: Job, *events: Event, **fields: Any) -> Report:
 
 async def first(pages: AsyncIterator[list[T]]) -> list[T]:
     """The next page that has something on it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         async for page in pages:
             if page:
                 return page

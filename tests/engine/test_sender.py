@@ -18,7 +18,7 @@ from interlock.engine.sender import LEASE_SECONDS, Pace, Sender
 from interlock.storage.contract import Store
 from interlock.wire import Limits
 from tests.engine.deliveries import EVERYTHING, HERE, after, enqueue, statuses, subscribe
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.receiver import Receiver, Seen, hang, receiver, says
 from tests.support.stores import ManualClock
 
@@ -189,7 +189,7 @@ async def test_the_oldest_backlogs_do_not_keep_a_newcomer_waiting(
     store: Store, there: Receiver, who: Principal
 ) -> None:
     """Everybody is served in turn, however many were there before and however much they have."""
-    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE))
+    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
     sender = Sender(store, desk.outside, pace=Pace(total=1))
     backlogs = [who._replace(tenant=f"old-{n}") for n in range(6)]
     for tenant in (*backlogs, who):
@@ -205,8 +205,9 @@ async def test_the_oldest_backlogs_do_not_keep_a_newcomer_waiting(
 async def test_one_host_gets_no_more_at_once_than_its_share(
     store: Store, there: Receiver, who: Principal, clock: ManualClock
 ) -> None:
-    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE))
-    sender = Sender(store, desk.outside, pace=Pace(total=64, tenant=64, host=3, channel=4))
+    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
+    # The clock below may run far while a busy machine sends one request: nothing is due again for that.
+    sender = Sender(store, desk.outside, pace=Pace(total=64, tenant=64, host=3, channel=4), lease_seconds=1e6)
     go = asyncio.Event()
 
     async def wait(seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -232,7 +233,7 @@ async def test_one_host_gets_no_more_at_once_than_its_share(
 
 
 async def test_two_senders_send_everything_once(store: Store, there: Receiver, who: Principal) -> None:
-    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE))
+    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
     other = Sender(store, desk.outside)
     await subscribe(desk, who, there.url)
     await enqueue(desk, who, 100)
@@ -245,7 +246,7 @@ async def test_what_a_stopped_sender_had_in_hand_is_sent_by_another(
     store: Store, there: Receiver, who: Principal, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.engine.sender.LAST_WORDS_SECONDS", 0.01)
-    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE))
+    desk = Engine(store, Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS))
     await subscribe(desk, who, there.url)
     await enqueue(desk, who, 3)
     there.answer = hang
@@ -261,8 +262,9 @@ async def test_what_a_stopped_sender_had_in_hand_is_sent_by_another(
 
 
 async def test_what_is_under_way_when_a_sender_stops_may_still_land(
-    desk: Engine, there: Receiver, who: Principal
+    desk: Engine, there: Receiver, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("interlock.engine.sender.LAST_WORDS_SECONDS", PATIENCE_SECONDS)
     go = asyncio.Event()
 
     async def wait(seen: Seen, writer: asyncio.StreamWriter) -> None:

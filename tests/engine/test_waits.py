@@ -16,6 +16,7 @@ from interlock.engine.waits import first_of
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest
+from tests.support.eventually import PATIENCE_SECONDS
 
 WHO = principal.local()
 NEVER = "0193a1b2-ffff-7fff-8fff-ffffffffffff"
@@ -70,14 +71,14 @@ async def test_a_claim_that_is_told_to_stop_waiting_answers_at_once(app: Engine)
     claim = asyncio.create_task(app.leases.claim(WHO.tenant, ClaimAsk("w1"), wait_seconds=60, enough=enough))
     await asyncio.sleep(0)
     enough.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await claim == []
 
 
 async def test_the_first_of_several_events_ends_the_wait() -> None:
     first, second = asyncio.Event(), asyncio.Event()
     second.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await first_of(first, second, None, seconds=60)
     await first_of(first, seconds=0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import cache
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_args, get_origin
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,8 +22,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 MOST_PARAMETERS: Final = 100
 _JSON_TYPES: Final = frozenset(
-    {"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"}
-)
+    {"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8",
+     'application/json; charset="utf-8"'}
+)  # fmt: skip
 
 
 class Disconnected(Exception):
@@ -32,12 +33,15 @@ class Disconnected(Exception):
 
 def check_media_type(headers: Headers) -> None:
     """JSON only, as itself: what is compressed could be anything once it is not."""
+    if headers.judged.is_json:
+        return
     refuse_encoded(headers)
     media_type = (headers.get("content-type") or "").strip().lower()
     if media_type not in _JSON_TYPES:
         raise Refusal(
             "unsupported_media_type", "the body must be application/json", headers={"accept": "application/json"}
         )
+    headers.judged.is_json = True
 
 
 def refuse_encoded(headers: Headers) -> None:
@@ -127,7 +131,7 @@ def query(raw: bytes, kind: type[S]) -> S:
             raise Invalid(f"unknown parameter {name!r}", pointer=_pointer(name))
         if "\x00" in value:
             raise Invalid(f"{name} has a NUL character", pointer=_pointer(name))
-        if getattr(types[name], "__origin__", None) is tuple:
+        if _takes_several(types[name]):
             values.setdefault(name, []).append(value)
         elif name in values:
             raise Invalid(f"{name} was given twice", pointer=_pointer(name))
@@ -144,6 +148,11 @@ def query(raw: bytes, kind: type[S]) -> S:
 
 
 @cache
+def _takes_several(kind: Any) -> bool:
+    return get_origin(kind) is tuple or any(get_origin(one) is tuple for one in get_args(kind))
+
+
+@cache
 def _unasked(kind: type[msgspec.Struct]) -> msgspec.Struct:
     """What an empty query means; queries are frozen, so all requests can share it."""
     try:
@@ -157,7 +166,8 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
     message, _, path = str(error).rpartition(" - at `$")
     if not message:
         message, path = path, ""
-    pointer = path.rstrip("`").replace("[", ".").replace("]", "").replace(".", "/")
+    # msgspec does not say which entry of a map it means, only `[...]`: then the map itself is pointed at.
+    pointer = path.rstrip("`").partition("[...]")[0].replace("[", ".").replace("]", "").replace(".", "/")
     for said in ("unknown field `", "missing required field `"):
         if said in message:
             pointer += _pointer(message.partition(said)[2].rstrip("`"))

@@ -12,6 +12,12 @@ CYCLE: Final = "interlock.cycle"  # in the scope, where our own server is below
 class Cycle(RequestResponseCycle):
     """A cycle that can do in one step what ASGI does in several messages."""
 
+    def hold(self, body: bytes) -> None:
+        """Keep a body of which all is here."""
+        self.body = body  # type: ignore[assignment]  # it is only ever read or replaced
+        self.more_body = False
+        self.message_event.set()
+
     def take_body(self) -> bytes | None:
         """The body, if all of it has arrived; whoever receives afterwards waits for the caller to go away."""
         if self.more_body or self.disconnected:

@@ -65,6 +65,7 @@ class Endpoint:
             receive=receive,
             trail=trail,
             peer=(scope.get("client") or ("",))[0],
+            authenticate=self._authenticate,
         )
         return await route.handler(call)
 
@@ -72,13 +73,16 @@ class Endpoint:
         """Authenticate on the headers, before the body is read, so that strangers cost next to nothing."""
         if not route.needs_credential:
             return Principal("", "", frozenset())
-        who = await auth.authenticate(self._service, headers)
+        who = await self._authenticate(route, headers)
         trail.tenant, trail.actor = who.tenant, who.actor
         trail.seat.belongs_to(who.tenant)
         auth.check_role(who, route)
         if self._service.rates is not None:
             self._service.rates.take(f"{who.tenant} {who.actor}")
         return who
+
+    async def _authenticate(self, route: Route, headers: Headers) -> Principal:
+        return await auth.authenticate(self._service, headers)
 
     def _query(self, raw: bytes, route: Route) -> Any:
         return body.query(raw, route.query)

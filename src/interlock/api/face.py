@@ -62,11 +62,14 @@ class FaceEndpoint(Endpoint):
     async def _admit(self, route: Route, headers: Headers, trail: Trail) -> Principal:
         if not route.needs_credential:
             return await super()._admit(route, headers, trail)
-        who = await self._face.admit(self._service, route, headers)
+        who = await self._authenticate(route, headers)
         trail.tenant, trail.actor = who.tenant, who.actor
         trail.seat.belongs_to(who.tenant)
         self._face.limit(self._service, route, who)
         return who
+
+    async def _authenticate(self, route: Route, headers: Headers) -> Principal:
+        return await self._face.admit(self._service, route, headers)
 
     async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
         """The body whatever its media type; those clients do not always name one."""

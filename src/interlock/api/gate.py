@@ -15,11 +15,12 @@ from interlock import tracing
 from interlock.api.cycle import CYCLE, Cycle
 from interlock.api.endpoint import TRAIL, refusal, send_answer
 from interlock.api.headers import Headers
+from interlock.api.heads import KNOWN
 from interlock.api.options import LOOPBACK_NAMES
 from interlock.api.problems import Refusal
 from interlock.api.router import Router
 from interlock.api.routes import Answer
-from interlock.api.service import Service, Trail
+from interlock.api.service import Service, Trail, not_at_once, nothing_arrived
 
 DRAIN_BYTES: Final = 64 * 1024
 DRAIN_SECONDS: Final = 0.2
@@ -75,6 +76,7 @@ class Gate:
         finally:
             seat.leave()
             self._done(trail)
+            exchange.let_go()
 
     async def _trace(self, scope: Any, exchange: _Exchange, trail: Trail) -> None:
         method = _known(trail.method)
@@ -107,16 +109,20 @@ class Gate:
         raw_path: bytes = scope["raw_path"]
         if raw_path != b"/healthz":  # a busy process is not a sick one
             self.service.admission.check()
-        trail.headers = headers = Headers(scope["headers"])
+        trail.headers = headers = scope.get(KNOWN) or Headers(scope["headers"])
         trail.request_id = headers.request_id or trail.request_id
         if trace := headers.traceparent:
             trail.trace_id = trace[3:35]
+        if headers.judged.passed is self:
+            return  # such a head comes with a plain path only
         if not _PATH.fullmatch(raw_path) or (b"%" in raw_path and _DOTS.search(raw_path)):
             raise Refusal("no_such_route", "nothing is served under this path")
         scope["path"] = raw_path.decode("ascii")
         headers.check_framing(scope["http_version"])
         host = self._check_host(scope, headers)
-        self._check_site(scope, headers, host)
+        if scope["method"] not in ("GET", "HEAD"):
+            self._check_site(headers, host)
+            headers.judged.passed = self
 
     def _check_host(self, scope: Any, headers: Headers) -> str:
         """With auth off a page could reach us through a name of its own (DNS rebinding): only loopback names pass."""
@@ -135,10 +141,8 @@ class Gate:
             self._last_host = given  # most callers use one name
         return given.lower()
 
-    def _check_site(self, scope: Any, headers: Headers, host: str) -> None:
+    def _check_site(self, headers: Headers, host: str) -> None:
         """A browser says where a request comes from; nothing but our own pages may change anything."""
-        if scope["method"] in ("GET", "HEAD"):
-            return
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site not in (None, "same-origin", "none"):
             raise Refusal("cross_site", "a page of another site made this request")
@@ -179,6 +183,11 @@ class _Exchange:
             trail.take_body, trail.answer_at_once = self._take_body, self._answer_at_once
         if self._cycle is None or self._cycle.more_body:
             self._expect_body()
+
+    def let_go(self) -> None:
+        """Untie what refers to each other, so that it is freed now and not by a later look for garbage."""
+        self._trail.take_body, self._trail.answer_at_once = nothing_arrived, not_at_once
+        self._scope.pop(CYCLE, None)
 
     def _expect_body(self) -> None:
         for name, value in self._scope["headers"]:

@@ -20,10 +20,19 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ETAG: Final = re.compile(r'"(0|[1-9][0-9]{0,17})"')
 
 
+class Judged:
+    """What was found of headers, whatever the request: it holds for every one that comes with the same."""
+
+    def __init__(self) -> None:
+        self.passed: object = None  # the gate
+        self.is_json = False
+
+
 class Headers:
     """The headers of one request."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self.judged = Judged()
         self._values: dict[str, str] = {}
         for name_bytes, value_bytes in raw:
             name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
@@ -32,6 +41,13 @@ class Headers:
                     raise Refusal("bad_request", f"the header {name} came twice", close=True)
                 value = f"{self._values[name]}, {value}"
             self._values[name] = value
+
+    def with_length(self, length: str) -> Headers:
+        """The same for a body of another length."""
+        other = Headers.__new__(Headers)
+        other.judged = self.judged
+        other._values = {**self._values, "content-length": length}
+        return other
 
     def get(self, name: str) -> str | None:
         return self._values.get(name)

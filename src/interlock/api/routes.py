@@ -18,6 +18,7 @@ B = TypeVar("B", covariant=True)
 Q = TypeVar("Q", covariant=True)
 
 Receive = Callable[[], Awaitable[Any]]
+Authenticate = Callable[["Route", Headers], Awaitable[Principal]]
 JSON = "application/json"
 ABSENT = msgspec.Raw()  # any JSON value that was not sent
 
@@ -45,6 +46,7 @@ class Call(Generic[B, Q]):
     receive: Receive
     trail: Trail
     peer: str  # the address of the other end of the connection
+    authenticate: Authenticate  # asks again whose credential this is, for calls that take long
 
     @property
     def engine(self) -> Engine:

@@ -19,6 +19,7 @@ from interlock.api import problems
 from interlock.api.cycle import CYCLE, Cycle
 from interlock.api.gate import Gate
 from interlock.api.headers import Headers
+from interlock.api.heads import KNOWN, Heads, Whole
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
 from interlock.errors import Invalid, Unavailable
@@ -84,6 +85,8 @@ class Protocol(HttpToolsProtocol):
         self._head_size = 0
         self._in_head = False
         self._is_coded = False
+        self._between = True  # requests, so that what comes next is the first byte of one
+        self._heads = Heads()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -103,6 +106,10 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        between = self._between
+        if between and (request := self._heads.whole(data)) is not None:
+            self._take(request)
+            return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -115,9 +122,12 @@ class Protocol(HttpToolsProtocol):
         else:
             if self._in_head and self._head_timer is None:  # most heads come whole, and need no timer
                 self._await_head()
+            if between and self._between:
+                self._heads.remember(data, self.headers)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._between = False
         self._head_size = 0
         self._in_head = True
         self._is_coded = False
@@ -144,12 +154,27 @@ class Protocol(HttpToolsProtocol):
         if self._is_coded:
             Headers(self.headers).check_framing(version)
         if not self.parser.should_upgrade():
-            self._begin(version)
+            url = httptools.parse_url(self.url)
+            scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+            scope["method"] = self.parser.get_method().decode("ascii")
+            scope["http_version"] = version
+            scope["query_string"] = url.query or b""
+            self._begin(url.path, keep_alive=version != "1.0" and self.parser.should_keep_alive())
 
-    def _begin(self, version: str) -> None:
+    def _take(self, request: Whole) -> None:
+        """Begin a request that is all here, past the parser: it has read the same head before."""
+        self._head_is_here()
+        super().on_message_begin()
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope["method"], path, raw_headers, scope[KNOWN], body = request
+        scope["headers"] = self.headers = raw_headers
+        scope["query_string"] = b""
+        cycle = self._begin(path, keep_alive=True)
+        cycle.hold(body)
+
+    def _begin(self, path: bytes, *, keep_alive: bool) -> Cycle:
         """Hand the request to the application, or let it wait for the answer to the one before."""
         self._idle_since = None  # the answer to the one before may have come between the two halves of this head
-        url = httptools.parse_url(self.url)
         before: Cycle | None = self.cycle  # type: ignore[assignment]  # None before the first request
         self.cycle = cycle = Cycle(
             scope=self.scope,
@@ -161,21 +186,19 @@ class Protocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            keep_alive=keep_alive,
             on_response=self.on_response_complete,
         )
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        scope["method"] = self.parser.get_method().decode("ascii")
-        scope["http_version"] = version
-        scope["path"] = url.path.decode("ascii")
-        scope["raw_path"] = url.path
-        scope["query_string"] = url.query or b""
+        scope["path"] = path.decode("ascii")
+        scope["raw_path"] = path
         scope[CYCLE] = cycle
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
+        return cycle
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -190,6 +213,7 @@ class Protocol(HttpToolsProtocol):
                 self._await_request(self._options.idle_seconds)
 
     def on_message_complete(self) -> None:
+        self._between = True
         if not self.parser.should_upgrade():
             super().on_message_complete()
 

@@ -49,6 +49,14 @@ class Service:
         self.stopping.set()
 
 
+def nothing_arrived() -> bytes | None:
+    return None
+
+
+def not_at_once(answer: Answer) -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Trail:
     """What one request leaves behind: who asked for what, never the address or a secret."""
@@ -57,8 +65,8 @@ class Trail:
     method: str
     seat: Seat
     headers: Headers = NO_HEADERS
-    take_body: Callable[[], bytes | None] = lambda: None  # all of it, if it has arrived before anybody asked
-    answer_at_once: Callable[[Answer], bool] = lambda answer: False  # whether it is out, and need not be sent
+    take_body: Callable[[], bytes | None] = nothing_arrived  # all of it, if it has arrived before anybody asked
+    answer_at_once: Callable[[Answer], bool] = not_at_once  # whether it is out, and need not be sent
     trace_id: str | None = None
     route: str = "-"
     tenant: str | None = None

@@ -14,7 +14,7 @@ from interlock.api.problems import Refusal
 from interlock.api.routes import Answer, Call, Nothing
 from interlock.api.waiting import patience
 from interlock.domain.progress import EventRow, Place
-from interlock.errors import Error, Invalid
+from interlock.errors import Error, Invalid, Unauthenticated
 
 MEDIA_TYPE: Final = "text/event-stream"
 KEEP_ALIVE: Final = b": still here\n\n"
@@ -95,8 +95,8 @@ async def _lasting(call: Call[None, Any], pieces: AsyncIterator[bytes], source: 
                     await asyncio.gather(next_piece, return_exceptions=True)
                 await pieces.aclose()  # type: ignore[attr-defined]
                 await source.aclose()
-    except Refusal:
-        return  # too many wait already; the client will come back
+    except (Refusal, Unauthenticated):
+        return  # too many wait already, and the client will come back; or it may know no more
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes:

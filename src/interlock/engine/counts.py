@@ -80,9 +80,11 @@ class _Counted:
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         answers = await self._store.carry_out(tenant, orders)
-        both = list(zip(orders, answers, strict=True))
-        self._counts.ordered.update([(o.verb, a.status) for o, a in both if isinstance(a, Receipt)])
-        self._counts.refused.update([(o.verb, a.error.code) for o, a in both if isinstance(a, Refused)])
+        for order, answer in zip(orders, answers, strict=True):
+            if isinstance(answer, Refused):
+                self._counts.refused[order.verb, answer.error.code] += 1
+            else:
+                self._counts.ordered[order.verb, answer.status] += 1
         return answers
 
 

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+from interlock.storage.rounds import Rounds
+
+ANSWERED_IN_A_TURN: Final = 4  # of a round: the first are on their way while others are still being told
 
 K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741 - an item
@@ -17,12 +21,20 @@ A = TypeVar("A")
 class Coalescer(Generic[K, I, A]):
     """Merges calls with an equal key. Each item gets its own answer.
 
-    If a merged call fails, its items run again one by one; a caller that goes away cancels nobody else.
+    If a merged call fails, its items run again one by one; a caller that goes away cancels nobody else. With `rounds`
+    its batches go out together with those of others.
     """
 
-    def __init__(self, verb: Callable[[K, Sequence[I]], Awaitable[Sequence[A]]], *, most: int = 1000) -> None:
+    def __init__(
+        self,
+        verb: Callable[[K, Sequence[I]], Awaitable[Sequence[A]]],
+        *,
+        most: int = 1000,
+        rounds: Rounds | None = None,
+    ) -> None:
         self._verb = verb
         self._most = most
+        self._rounds = rounds
         self._waiting: dict[K, list[tuple[I, asyncio.Future[A]]]] = {}
         self._runners: dict[K, asyncio.Task[None]] = {}
         self.batches = 0
@@ -31,14 +43,20 @@ class Coalescer(Generic[K, I, A]):
     async def __call__(self, key: K, item: I) -> A:
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append((item, answer))
+        if self._rounds is not None:
+            self._rounds.came += 1
         if key not in self._runners:
             self._runners[key] = asyncio.create_task(self._run(key))
         return await answer
 
     async def _run(self, key: K) -> None:
         try:
-            while batch := self._take(key):
-                await self._flush(key, batch)
+            while key in self._waiting:
+                if self._rounds is None:
+                    await self._flush(key, self._take(key))
+                else:
+                    async with self._rounds:
+                        await self._flush(key, self._take(key))
         finally:
             del self._runners[key]
             for _, answer in self._waiting.pop(key, []):
@@ -63,6 +81,8 @@ class Coalescer(Generic[K, I, A]):
             for one in batch:
                 await self._flush(key, [one])
             return
-        for (_, future), answer in zip(batch, answers, strict=True):
+        for number, ((_, future), answer) in enumerate(zip(batch, answers, strict=True), 1):
             if not future.done():
                 future.set_result(answer)
+            if self._rounds is not None and not number % ANSWERED_IN_A_TURN:
+                await asyncio.sleep(0)

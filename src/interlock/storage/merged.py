@@ -12,6 +12,7 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Report, Step, StepRow
 from interlock.storage.coalesce import Coalescer
 from interlock.storage.contract import NO_TERMS, Store, Terms
+from interlock.storage.rounds import Rounds
 
 MOST: Final = 1000
 
@@ -24,16 +25,21 @@ def merged(store: Store) -> Store:
 class _Merged:
     def __init__(self, store: Store) -> None:
         self._store = store
+        rounds = Rounds() if getattr(store, "has_one_writer", False) else None
         self._enqueue: Coalescer[tuple[str, Terms], NewJob, Enqueued | Refused] = Coalescer(
-            lambda key, jobs: store.enqueue(key[0], jobs, terms=key[1]), most=MOST
+            lambda key, jobs: store.enqueue(key[0], jobs, terms=key[1]), most=MOST, rounds=rounds
         )
-        self._claim: Coalescer[tuple[str, ClaimAsk], ClaimAsk, list[Job]] = Coalescer(self._claim_together)
-        self._beat: Coalescer[str, Beat, Pulse | Refused] = Coalescer(store.heartbeat, most=MOST)
-        self._save: Coalescer[str, Checkpoint, int | Refused] = Coalescer(store.checkpoint, most=MOST)
-        self._carry_out: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=MOST)
+        self._claim: Coalescer[tuple[str, ClaimAsk], ClaimAsk, list[Job]] = Coalescer(
+            self._claim_together, rounds=rounds
+        )
+        self._beat: Coalescer[str, Beat, Pulse | Refused] = Coalescer(store.heartbeat, most=MOST, rounds=rounds)
+        self._save: Coalescer[str, Checkpoint, int | Refused] = Coalescer(store.checkpoint, most=MOST, rounds=rounds)
+        self._carry_out: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=MOST, rounds=rounds)
         self._get: Coalescer[str, str, Job | None] = Coalescer(store.get, most=MOST)
-        self._keep: Coalescer[str, Step, StepRow | Refused] = Coalescer(store.save_steps, most=MOST)
-        self._tell: Coalescer[str, Report, tuple[int, ...] | Refused] = Coalescer(store.add_events, most=MOST)
+        self._keep: Coalescer[str, Step, StepRow | Refused] = Coalescer(store.save_steps, most=MOST, rounds=rounds)
+        self._tell: Coalescer[str, Report, tuple[int, ...] | Refused] = Coalescer(
+            store.add_events, most=MOST, rounds=rounds
+        )
 
     def shared(self) -> dict[str, tuple[int, int]]:
         """By verb: calls to the store below, and how many single calls went into them."""

@@ -163,7 +163,7 @@ async def decide(call: Call[DecideRequest, Nothing]) -> Answer:
     """Vote; the same vote again answers the same."""
     body = call.body
     found = await call.engine.gates.decide(
-        call.who, call.path["approval_id"], body.decision, comment=body.comment, data=shown.kept(body.data),
+        call.who, call.path["approval_id"], body.decision, comment=body.comment, data=_said(body.data),
         digest=body.digest,
     )  # fmt: skip
     return answer(gates.approval(found))
@@ -181,7 +181,7 @@ async def decide_by_link(call: Call[DecideByToken, Nothing]) -> Answer:
     call.service.wrong_links.check(call.peer)
     try:
         found: Approval = await call.engine.gates.decide_by_token(
-            body.token, body.decision, comment=body.comment, data=shown.kept(body.data), digest=body.digest, who=who
+            body.token, body.decision, comment=body.comment, data=_said(body.data), digest=body.digest, who=who
         )
     except NotFound:
         call.service.wrong_links.take(call.peer)
@@ -191,7 +191,6 @@ async def decide_by_link(call: Call[DecideByToken, Nothing]) -> Answer:
 
 def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGate:
     body, part = call.body, call.body.checkpoint
-    schema = shown.kept(body.schema)
     return OpenGate(
         id=job_id,
         fence=body.fence,
@@ -200,10 +199,16 @@ def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGa
         prompt=body.prompt,
         details=shown.kept(body.details),
         risk=body.risk,
-        schema=None if schema == "null" else schema,
+        schema=_said(body.schema),
         required=body.required,
         on_deny=body.on_deny,
         expires_in_seconds=body.expires_in_seconds,
         checkpoint=None if part is None else part.of(job_id, body.fence, worker, sanitized=call.sanitized),
         sanitized=call.sanitized,
     )
+
+
+def _said(part: msgspec.Raw) -> str | None:
+    """An optional part of a request; a null says nothing, as in any other field that may be left out."""
+    given = shown.kept(part)
+    return None if given == "null" else given

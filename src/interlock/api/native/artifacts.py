@@ -105,17 +105,18 @@ async def list_artifacts(call: Call[None, Page]) -> Answer:
 async def get_artifact(call: Call[None, Nothing]) -> Answer:
     """Read a file, or one range of it. It is offered as a download, never shown."""
     job = await auth.readable(call)
-    wanted = call.headers.get("range")
-    download = await call.engine.artifacts.read(call.who.tenant, job.id, call.path["artifact_id"], wanted=wanted)
+    download = await call.engine.artifacts.read(
+        call.who.tenant, job.id, call.path["artifact_id"], wanted=call.headers.get("range")
+    )
     return Answer(
-        200 if wanted is None else 206,
+        206 if download.partial else 200,
         media_type=download.artifact.content_type or "application/octet-stream",
-        headers=_headers(download, partial=wanted is not None),
+        headers=_headers(download),
         stream=download.chunks,
     )
 
 
-def _headers(download: Download, *, partial: bool) -> dict[str, Any]:
+def _headers(download: Download) -> dict[str, Any]:
     found = download.artifact
     headers = {
         "content-length": str(download.end - download.start),
@@ -125,6 +126,6 @@ def _headers(download: Download, *, partial: bool) -> dict[str, Any]:
     }
     if found.sha256 is not None:
         headers["etag"] = f'"{found.sha256.hex()}"'
-    if partial:
+    if download.partial:
         headers["content-range"] = f"bytes {download.start}-{download.end - 1}/{found.size}"
     return headers

@@ -30,25 +30,25 @@ class EnqueueBatch(Request, frozen=True, kw_only=True):
 class Selection(Request, frozen=True, kw_only=True):
     """Which jobs are meant."""
 
-    status: tuple[Status, ...] = ()
+    status: Status | tuple[Status, ...] = ()
     type: str | None = None
     agent: str | None = None
     worker: str | None = None
     stale_seconds: Annotated[float, Meta(ge=0, le=wire.LONGEST_DELAY_SECONDS)] | None = None
     parent: str | None = None
-    tag: tuple[str, ...] = ()
+    tag: str | tuple[str, ...] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
 
     def filter(self, *, limit: int, before_seq: int | None = None) -> Filter:
         return Filter(
-            statuses=self.status,
+            statuses=(self.status,) if isinstance(self.status, str) else self.status,
             type=self.type,
             agent=_agent(self.agent),
             worker=self.worker,
             stale_seconds=self.stale_seconds,
             parent_id=None if self.parent is None else wire.job_id(self.parent, "parent"),
-            tags=self.tag,
+            tags=(self.tag,) if isinstance(self.tag, str) else self.tag,
             created_after=wire.instant(self.created_after, "created_after"),
             created_before=wire.instant(self.created_before, "created_before"),
             before_seq=before_seq,

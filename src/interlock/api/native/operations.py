@@ -14,6 +14,7 @@ from interlock.api.native.jobs import Selection
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.operations import START, Action
+from interlock.errors import Invalid
 from interlock.shown import worker_to_dict
 
 routes = Routes()
@@ -148,11 +149,15 @@ async def redrive(call: Call[RedriveRequest, Nothing]) -> Answer:
 async def bulk(call: Call[BulkRequest, Nothing]) -> Answer:
     """Cancel or redrive many jobs; the same call again goes on where it ended."""
     body = call.body
+    try:
+        filter = None if body.filter is None else body.filter.filter(limit=body.limit)
+    except Invalid as error:
+        raise error.within("/filter") from None
     done = await call.engine.operations.bulk(
         call.who,
         body.action,
         ids=body.ids,
-        filter=None if body.filter is None else body.filter.filter(limit=body.limit),
+        filter=filter,
         dry_run=body.dry_run,
         limit=body.limit,
         reason=body.reason,

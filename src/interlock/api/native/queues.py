@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import structlog
+
+from interlock import wire
 from interlock.api import shapes
 from interlock.api.native.jobs import Reason
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.shown import stats_to_dict
 
+log = structlog.get_logger("interlock.api")
 routes = Routes()
 
 
@@ -68,9 +72,11 @@ async def pause_queue(call: Call[Reason, Nothing]) -> Answer:
 
 
 @routes.add(
-    "POST", "/v1/queues/{type}/resume", roles=["operate"], body=Nothing, body_optional=True, answers={204: None}
+    "POST", "/v1/queues/{type}/resume", roles=["operate"], body=Reason, body_optional=True, answers={204: None}
 )  # fmt: skip
-async def resume_queue(call: Call[Nothing, Nothing]) -> Answer:
-    """Hand out jobs of a type again."""
+async def resume_queue(call: Call[Reason, Nothing]) -> Answer:
+    """Hand out jobs of a type again. What goes on has nobody who stopped it: the reason is for the log."""
+    reason = wire.remark(call.body.reason, "reason")
     await call.engine.jobs.resume(call.who, call.path["type"])
+    log.info("resumed", tenant=call.who.tenant, type=call.path["type"], actor=call.who.actor, reason=reason)
     return Answer(204, media_type="")

@@ -1,0 +1,61 @@
+"""Whoever waits or follows a stream stays only for as long as their credential lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import httpx2
+
+from tests.api.rig import Api, problem
+from tests.support.eventually import eventually
+
+ENDS: Final = "to be revoked"
+
+
+async def test_a_stream_ends_with_the_token_it_was_opened_by(guarded: Api) -> None:
+    reader, admin = await guarded.as_role("read", description=ENDS), await guarded.as_role("admin")
+    for path in ("/v1/events/stream", f"/v1/jobs/{await _job(guarded)}/events/stream"):
+        async with reader.http.stream("GET", path, headers=reader.headers()) as response:
+            assert response.status_code == 200
+            await _revoke(admin)
+            async with asyncio.timeout(120):
+                assert b"event: end" not in await response.aread()
+        reader = await guarded.as_role("read", description=ENDS)
+
+
+async def test_a_claim_that_waits_gets_nothing_for_a_revoked_token(guarded: Api) -> None:
+    worker, admin = await guarded.as_role("work", worker_id="w1", description=ENDS), await guarded.as_role("admin")
+    claim = await _waiting(worker, "POST", "/v1/claims", {"wait_seconds": 60})
+    await _revoke(admin)
+    problem(await claim, 401, "unauthenticated")
+    id = await _job(guarded)
+    assert (await (await guarded.as_role("read")).job(id))["status"] == "queued"
+
+
+async def test_a_result_is_not_told_to_a_revoked_token(guarded: Api) -> None:
+    reader, admin = await guarded.as_role("read", description=ENDS), await guarded.as_role("admin")
+    result = await _waiting(reader, "GET", f"/v1/jobs/{await _job(guarded)}/result?wait_seconds=60")
+    await _revoke(admin)
+    problem(await result, 401, "unauthenticated")
+
+
+async def _job(api: Api) -> str:
+    return str((await (await api.as_role("produce")).enqueue())["id"])
+
+
+async def _waiting(api: Api, method: str, path: str, body: Any = None) -> asyncio.Task[httpx2.Response]:
+    """A call whose answer is being waited for."""
+    call = asyncio.create_task(api.call(method, path, body, timeout=120))
+
+    async def waits() -> bool:
+        return api.service.admission.waiting == 1 or call.done()
+
+    await eventually(waits)
+    return call
+
+
+async def _revoke(admin: Api) -> None:
+    found = admin.ok(await admin.get("/v1/tokens"))["items"]
+    for id in (one["id"] for one in found if one["description"] == ENDS):
+        admin.ok(await admin.post(f"/v1/tokens/{id}/revoke"))
