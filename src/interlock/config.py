@@ -106,7 +106,7 @@ def _from_environ(name: str, environ: Mapping[str, str]) -> str | None:
     if path := environ.get(f"{variable}_FILE"):
         try:
             return Path(path).read_text().strip()
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise Invalid(f"{variable}_FILE names a file that cannot be read: {error}") from error
     return None
 
@@ -116,7 +116,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Invalid(f"{path} cannot be read: {error}") from error
     if unknown := sorted(values.keys() - _names()):
         raise Invalid(f"{path} has unknown settings: {', '.join(unknown)}")
@@ -259,7 +259,17 @@ def tenant_name(value: object) -> str:
     return value
 
 
+def _text(name: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise Invalid(f"{name} must be a text, not {value!r}", pointer=f"/{name}")
+        return value
+
+    return read
+
+
 _READ: Mapping[str, Callable[[object], Any]] = {
+    **{name: _text(name) for name in ("database", "host", "artifacts", "shard_supplier")},
     "tenant": tenant_name,
     "strict_types": lambda value: _flag(value, "strict_types"),
     "implicit_agents": lambda value: _flag(value, "implicit_agents"),

@@ -300,7 +300,9 @@ def when(micros: int) -> str:
 def invalid(error: msgspec.ValidationError) -> Invalid:
     """What msgspec says of a request, with its path as a JSON pointer."""
     message, _, path = str(error).partition(" - at `$")
-    pointer = "/" + path.rstrip("`").strip(".").replace(".", "/").replace("[", "/").replace("]", "") if path else ""
+    # It does not say which entry of a map it means, only `[...]`: then the map itself is pointed at.
+    path = path.rstrip("`").partition("[...]")[0].strip(".")
+    pointer = "/" + path.replace(".", "/").replace("[", "/").replace("]", "") if path else ""
     return Invalid(message, pointer=pointer.replace("//", "/"))
 
 

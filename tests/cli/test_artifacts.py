@@ -17,6 +17,7 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from interlock.wire import job_request
 from tests.cli.test_cli import CLI, cli
+from tests.support.eventually import PATIENCE_SECONDS
 
 __all__ = ["cli"]  # the fixture
 
@@ -47,7 +48,7 @@ def fetched(cli: CLI, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "interlock", "artifacts", "get", *arguments],
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         cwd=cli.directory,
         env=os.environ | {"INTERLOCK_DATABASE": cli.database},
     )

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.cli.test_cli import CLI, cli
+from tests.support.eventually import PATIENCE_SECONDS
 
 __all__ = ["cli"]  # the fixture
 
@@ -70,7 +71,7 @@ def test_a_reader_that_goes_away_is_no_failure_to_shout_about(cli: CLI, ids: lis
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             env=os.environ | {"INTERLOCK_DATABASE": cli.database},
         )
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, empty_database
 
@@ -27,7 +28,7 @@ class CLI:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             cwd=self.directory,
             env=os.environ | {"INTERLOCK_DATABASE": self.database} | environ,
         )
@@ -174,7 +175,9 @@ def test_settings_come_from_flag_then_environment_then_file(tmp_path: Path) -> N
 
     def run(*arguments: str, **more: str) -> None:
         command = [sys.executable, "-m", "interlock", "migrate", *arguments]
-        subprocess.run(command, cwd=tmp_path, env=environ | more, check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            command, cwd=tmp_path, env=environ | more, check=True, capture_output=True, timeout=PATIENCE_SECONDS
+        )
 
     run()
     run(INTERLOCK_DATABASE="sqlite:///from_environ.db")
@@ -188,13 +191,14 @@ async def test_migrate_brings_an_empty_postgres_up_to_date_and_says_so(postgres:
     import asyncpg
 
     admin = await asyncpg.connect(postgres.dsn())
-    await admin.execute("create database interlock_cli_migrate")
+    name = f"interlock_cli_migrate_{os.getpid()}"
+    await admin.execute(f"create database {name}")
     try:
-        cli = CLI(postgres.dsn("interlock_cli_migrate"), tmp_path)
+        cli = CLI(postgres.dsn(name), tmp_path)
         assert "run interlock migrate" in cli("jobs", "list").stderr
         assert "applied 0001_jobs" in cli("migrate").stdout
         assert "nothing to do" in cli("migrate").stdout
         assert cli("jobs", "add", "t").returncode == 0
     finally:
-        await admin.execute("drop database interlock_cli_migrate with (force)")
+        await admin.execute(f"drop database {name} with (force)")
         await admin.close()

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from interlock import config
 from interlock.cli.config import masked
+from interlock.errors import Invalid
+from tests.support.eventually import PATIENCE_SECONDS
 
 
 def shown(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +22,7 @@ def shown(directory: Path, *arguments: str, **environ: str) -> subprocess.Comple
         [sys.executable, "-m", "interlock", "config", "show", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         cwd=directory,
         env=clean | environ,
     )
@@ -49,6 +52,11 @@ def test_every_setting_says_where_it_comes_from_and_secrets_are_masked(tmp_path:
 def test_a_setting_that_cannot_be_is_refused_without_a_traceback(tmp_path: Path) -> None:
     done = shown(tmp_path, INTERLOCK_PORT="many")
     assert (done.returncode, done.stderr) == (4, "interlock: port must be a number, not 'many'\n")
+    with pytest.raises(Invalid, match="database must be a text, not 5"):
+        config.load({"database": 5}, environ={}, directory=tmp_path)
+    (tmp_path / config.FILE).write_bytes(b"\xff")
+    with pytest.raises(Invalid, match=r"interlock\.toml cannot be read"):
+        config.load({}, environ={}, directory=tmp_path)
 
 
 @pytest.mark.parametrize(

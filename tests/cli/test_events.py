@@ -19,6 +19,7 @@ from interlock.domain.progress import Event, Level, Report
 from interlock.engine.engine import Engine
 from interlock.wire import job_request, new_id
 from tests.cli.test_cli import CLI, cli
+from tests.support.eventually import PATIENCE_SECONDS
 
 __all__ = ["cli"]  # the fixture
 
@@ -84,7 +85,7 @@ async def test_events_are_printed_while_the_job_runs(cli: CLI, of_all: bool) -> 
             assert json.loads(await line)["message"] == "now"
             await engine.store.carry_out("default", [Complete(job.id, job.fence, "w")])
             if not of_all:
-                await asyncio.to_thread(tail.communicate, timeout=60)
+                await asyncio.to_thread(tail.communicate, timeout=PATIENCE_SECONDS)
                 assert tail.returncode == 0
         finally:
             tail.kill()

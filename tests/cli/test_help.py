@@ -17,7 +17,7 @@ def test_the_help_of_a_command_says_what_it_does_and_what_it_takes(
     usage, _, rest = shown.partition("\n\n")
     assert f"interlock {command}" in usage
     assert len(rest.partition("\n\n")[0]) > 10
-    for option in ("--database", "--tenant", "--json") if command != "worker" else ("--server",):
+    for option in ("--database", "--tenant", "--json"):
         assert option in shown
     assert "--empty-" not in shown
 

@@ -16,8 +16,7 @@ import pytest
 
 from interlock.cli.main import app
 from interlock.cli.remote import line
-
-TIMEOUT = 120
+from tests.support.eventually import PATIENCE_SECONDS
 
 
 class Done(NamedTuple):
@@ -71,7 +70,7 @@ def spawn(*words: str, directory: Path, stderr: int = subprocess.PIPE) -> subpro
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no server that cannot be reached."""
-    monkeypatch.setattr(line, "PATIENCE_SECONDS", float(TIMEOUT))
+    monkeypatch.setattr(line, "PATIENCE_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +89,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         yield Command(directory, url, token_file)
     finally:
         server.terminate()
-        server.communicate(timeout=TIMEOUT)
+        server.communicate(timeout=PATIENCE_SECONDS)
 
 
 def work(command: Command, text: str, *words: str) -> None:
@@ -100,7 +99,7 @@ def work(command: Command, text: str, *words: str) -> None:
         f"import interlock\napp = interlock.App({command.database!r})\n{text}"
     )
     worker = spawn("worker", f"{name}:app", "--drain", *words, directory=command.directory)
-    _, told = worker.communicate(timeout=TIMEOUT)
+    _, told = worker.communicate(timeout=PATIENCE_SECONDS)
     assert worker.returncode == 0, told
 
 
@@ -242,5 +241,5 @@ def test_nobody_at_the_other_end_is_not_reachable(unused_tcp_port: int, monkeypa
 
 def test_what_works_only_where_the_database_is_says_so(tmp_path: Path) -> None:
     told = spawn("migrate", "--server", "http://127.0.0.1:1", directory=tmp_path)
-    _, said = told.communicate(timeout=TIMEOUT)
+    _, said = told.communicate(timeout=PATIENCE_SECONDS)
     assert (told.returncode, "cannot ask a server: say --database" in said) == (2, True)

@@ -16,9 +16,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 
-WITHIN = 120.0
 OWN_APP = """
 import interlock
 
@@ -56,17 +55,17 @@ class Up:
             assert self.process.poll() is None, self.printed
             return re.search(pattern, self.printed) is not None
 
-        await eventually(there, within=WITHIN)
+        await eventually(there)
         found = re.search(pattern, self.printed)
         assert found is not None
         return found.group(1)
 
     async def client(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(base_url=await self.until_printed(r"serves (http://\S+) "), timeout=WITHIN)
+        return httpx2.AsyncClient(base_url=await self.until_printed(r"serves (http://\S+) "), timeout=PATIENCE_SECONDS)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(WITHIN)
+        code = self.process.wait(PATIENCE_SECONDS)
         self._reading.join()
         return code
 
@@ -99,7 +98,7 @@ async def until(client: httpx2.AsyncClient, type: str, status: str) -> dict[str,
         found.update(await job_of(client, type) or {})
         return found.get("status") == status
 
-    await eventually(there, within=WITHIN)
+    await eventually(there)
     return found
 
 
@@ -151,9 +150,8 @@ async def test_it_runs_an_app_of_ones_own_on_the_database_it_was_given(start: An
     (tmp_path / "own.py").write_text(OWN_APP)
     up = start("own:app", "--database", "sqlite:///here.db")
     async with await up.client() as client:
-        job = (await client.post("/v1/jobs", json={"type": "double", "payload": {"number": 21}})).json()
-        ended = (await client.get(f"/v1/jobs/{job['id']}/result", params={"wait_seconds": 60})).json()
-        assert (ended["status"], ended["result"]) == ("succeeded", 42)
+        await client.post("/v1/jobs", json={"type": "double", "payload": {"number": 21}})
+        assert (await until(client, "double", "succeeded"))["result"] == 42
     assert up.stop() == 0
     assert "--database sqlite:///here.db" in up.printed
     assert not (tmp_path / "elsewhere.db").exists()
@@ -161,12 +159,12 @@ async def test_it_runs_an_app_of_ones_own_on_the_database_it_was_given(start: An
 
 def test_it_is_for_sqlite_only(start: Any) -> None:
     up = start("--database", "postgresql://nobody@localhost/none")
-    assert up.process.wait(WITHIN) == 4
+    assert up.process.wait(PATIENCE_SECONDS) == 4
 
 
 async def test_a_file_has_one_server(start: Any) -> None:
     first = start()
     await first.until_printed(r"serves (http://\S+) ")
     second = start()
-    assert second.process.wait(WITHIN) == 4
+    assert second.process.wait(PATIENCE_SECONDS) == 4
     assert first.stop() == 0

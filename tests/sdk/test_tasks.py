@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from interlock.domain.job import DEFAULT_MAX_ATTEMPTS
 from interlock.domain.lifecycle import Status
 from interlock.errors import IdempotencyKeyReuse, Invalid
 from tests.support.apps import TENANT, StoreApp
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import SECOND, ManualClock
 
 
@@ -34,8 +37,18 @@ class Colour(Enum):
 
 
 class Model(pydantic.BaseModel):
-    name: str
+    model_config = pydantic.ConfigDict(extra="forbid")
+    name: str = pydantic.Field(alias="Name")
     place: dict[str, int] = {}
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def length(self) -> int:
+        return len(self.name)
+
+
+class Models(pydantic.RootModel[list[Model]]):
+    pass
 
 
 async def test_a_task_is_still_the_function_it_was(app: StoreApp) -> None:
@@ -67,10 +80,12 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
     @app.task
     async def take(
         n: int, when: datetime, span: timedelta, place: Place, places: list[Place], tide: Tide, colour: Colour,
-        model: Model, anything: object, maybe: Model | None = None, flag: bool = True,
+        model: Model, models: Models, path: Path, anything: object, maybe: Model | None = None, flag: bool = True,
     ) -> Place:  # fmt: skip
-        got.extend([n, when, span, place, places, tide, colour, model, anything, maybe, flag])
+        got.extend([n, when, span, place, places, tide, colour, model, models, path, anything, maybe, flag])
         return place
+
+    await app.register()  # so that the schema is held against the same values
 
     when = datetime(2027, 1, 2, tzinfo=UTC)
     sent: list[Any] = [
@@ -81,12 +96,14 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
         [Place(3)],
         Tide(1.5),
         Colour.RED,
-        Model(name="m"),
+        Model(Name="m"),
+        Models([Model(Name="n")]),
+        Path("/var/tides"),
         {"k": [None]},
     ]
     handle = await take.enqueue(*sent)
     await app.drain()
-    assert await handle.result(timeout=5) == Place(1, 2)
+    assert await handle.result(timeout=PATIENCE_SECONDS) == Place(1, 2)
     assert got == [*sent, None, True]
 
 
@@ -100,6 +117,7 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
         ({"n": 1, "place": {"z": 1}}, Invalid, "x"),
         ({"n": 1, "model": {"name": 5}}, Invalid, "model"),
         ({"n": object()}, Invalid, "cannot be written as JSON"),
+        ({"n": 1, "more": "half a pair \ud800"}, Invalid, "lone surrogate"),
         ({"n": 1, "more": [{"deep": float("nan")}]}, Invalid, "NaN and infinity cannot be written as JSON"),
     ],
 )
@@ -125,6 +143,14 @@ async def test_functions_that_cannot_be_called_by_name_are_refused_when_declared
 
     with pytest.raises(TypeError, match="more than one context"):
         app.task(two)
+
+    def pages() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match="pages is a generator"):
+        app.task(pages)
+    with pytest.raises(TypeError, match="'pages' is no function"):
+        app.task("pages")  # type: ignore[call-overload]
     assert app.tasks == {}
 
 
@@ -133,9 +159,16 @@ async def test_the_context_is_found_by_its_type_wherever_it_stands(app: StoreApp
     async def odd(n: int, *, here: interlock.Context) -> str:
         return f"{n} {here.id}"
 
+    @app.task
+    async def either(n: int, here: interlock.Context | None = None) -> str:
+        return f"{n} {here and here.id}"
+
     handle = await odd.enqueue(n=4)  # type: ignore[call-arg]
+    other = await either.enqueue(n=5)
     await app.drain()
-    assert await handle.result(timeout=5) == f"4 {handle.id}"
+    assert await handle.result(timeout=PATIENCE_SECONDS) == f"4 {handle.id}"
+    assert await other.result(timeout=PATIENCE_SECONDS) == f"5 {other.id}"
+    assert await either(6) == "6 None"
 
 
 async def test_options_become_fields_of_the_job(app: StoreApp, clock: ManualClock) -> None:
@@ -207,7 +240,7 @@ async def test_a_failed_job_is_an_error_that_tells_why(app: StoreApp) -> None:
     handle = await bad.enqueue()
     await app.drain()
     with pytest.raises(interlock.JobFailed, match="ended as failed: no") as failed:
-        await handle.result(timeout=5)
+        await handle.result(timeout=PATIENCE_SECONDS)
     assert failed.value.error == {"message": "no", "kind": "refused", "details": {"a": 1}}
     assert (await handle.refresh()).status == Status.FAILED
 
@@ -227,7 +260,7 @@ async def test_an_ended_job_is_done_again_after_a_step(app: StoreApp) -> None:
     again = await handle.redrive("search", key="second try")
     assert (await handle.redrive("search", key="second try")).replayed
     await app.drain()
-    assert await again.result(timeout=5) == handle.id
+    assert await again.result(timeout=PATIENCE_SECONDS) == handle.id
     assert searched == [1]
 
 

@@ -17,6 +17,7 @@ import interlock
 from interlock.assemble import App
 from interlock.errors import Invalid
 from interlock.sdk.tasks import Task
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, empty_database
 
@@ -83,7 +84,7 @@ async def with_psycopg(dsn: str, note: Task[..., Any], commit: bool) -> str:
 
 
 async def with_blocking_psycopg(dsn: str, note: Task[..., Any], commit: bool) -> str:
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
         handle = await note.within(connection).enqueue(text=ODD)
         if not commit:
             raise Rollback(handle.id)
@@ -155,7 +156,7 @@ async def test_a_job_commits_or_vanishes_with_the_callers_transaction(
     job = await app.job(id).refresh()
     assert (job.agent_kind, job.agent_id, sorted(job.tags)) == ("planner", "ada", ["a b", 'c"d'])
     assert await interlock.Worker(app).run(drain=True) == 1
-    assert await app.job(id).result(timeout=5) == ODD
+    assert await app.job(id).result(timeout=PATIENCE_SECONDS) == ODD
 
 
 async def test_a_blocking_caller_enqueues_in_its_own_transaction(dsn: str, note: Task[..., Any], app: App) -> None:
@@ -185,16 +186,31 @@ async def test_a_refusal_leaves_the_callers_transaction_usable(dsn: str, note: T
 
 
 async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_refused(
-    dsn: str, note: Task[..., Any]
+    dsn: str, note: Task[..., Any], app: App
 ) -> None:
+    @app.task
+    async def plain() -> None: ...
+
     connection = await asyncpg.connect(dsn)
     try:
         with pytest.raises(Invalid, match="begin one"):
             await note.within(connection).enqueue(text="x")
+        with pytest.raises(Invalid, match="begin one"):
+            await plain.within(connection).enqueue()
     finally:
         await connection.close()
-    with pytest.raises(Invalid, match="no connection"):
-        await note.within("a string").enqueue(text="x")
+    with psycopg.connect(dsn, autocommit=True) as automatic:
+        with pytest.raises(Invalid, match="begin one"):
+            await plain.within(automatic).enqueue()
+        with automatic.transaction():
+            kept = await plain.within(automatic).enqueue()
+    assert await exists(app, kept.id)
+    engine = sqlalchemy.create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
+    for wrong in ("a string", engine):
+        with pytest.raises(Invalid, match="no connection"):
+            await note.within(wrong).enqueue(text="x")
+    with pytest.raises(TypeError, match="not None"):
+        note.within(None)
 
 
 async def test_sqlite_says_that_it_cannot(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from tests.support.apps import TENANT, StoreApp
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import ManualClock
 
 ADA = local(TENANT)
@@ -41,7 +42,7 @@ async def test_an_approved_job_goes_on_where_it_asked_with_its_steps_kept(app: S
     assert await app.drain() == 0
     await decide(app, handle.id, Decision.APPROVE, comment="go")
     assert await app.drain() == 1
-    assert await handle.result(timeout=5) == {"approved": True, "comment": "go", "attempt": 1}
+    assert await handle.result(timeout=PATIENCE_SECONDS) == {"approved": True, "comment": "go", "attempt": 1}
     assert searched == ["tides"]
 
 
@@ -61,7 +62,7 @@ async def test_a_denial_fails_the_job_or_is_told_to_the_task(app: StoreApp) -> N
         await decide(app, handle.id, Decision.DENY)
     await app.drain()
     assert (await app.job(first.id)).status == Status.FAILED
-    assert await second.result(timeout=5) == "denied"
+    assert await second.result(timeout=PATIENCE_SECONDS) == "denied"
 
 
 async def test_what_people_fill_in_reaches_the_task(app: StoreApp) -> None:
@@ -74,7 +75,7 @@ async def test_what_people_fill_in_reaches_the_task(app: StoreApp) -> None:
     await app.drain()
     await decide(app, handle.id, Decision.APPROVE, data='"Tides"')
     await app.drain()
-    assert await handle.result(timeout=5) == "Tides"
+    assert await handle.result(timeout=PATIENCE_SECONDS) == "Tides"
 
 
 async def test_every_gate_needs_its_own_answer_even_after_a_retry(app: StoreApp, clock: ManualClock) -> None:
@@ -96,7 +97,7 @@ async def test_every_gate_needs_its_own_answer_even_after_a_retry(app: StoreApp,
     assert (await app.job(handle.id)).status == Status.WAITING_FOR_APPROVAL
     await decide(app, handle.id, Decision.APPROVE, comment="two")
     await app.drain()
-    assert await handle.result(timeout=5) == ["one", "two"]
+    assert await handle.result(timeout=PATIENCE_SECONDS) == ["one", "two"]
     assert len(await gates(app, handle.id)) == 2
 
 
@@ -128,7 +129,7 @@ async def test_what_was_told_before_the_gate_is_seen_by_those_who_decide(app: St
     assert [event.message for event in await handle.events()] == ["the draft is ready"]
     await decide(app, handle.id, Decision.APPROVE)
     await app.drain()
-    assert await handle.result(timeout=5) is True
+    assert await handle.result(timeout=PATIENCE_SECONDS) is True
 
 
 async def test_a_cancel_beats_the_gate(app: StoreApp) -> None:

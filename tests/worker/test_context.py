@@ -14,7 +14,7 @@ from interlock.domain.progress import Level
 from interlock.storage.contract import Store
 from interlock.storage.objects.directory import Directory
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.stores import ManualClock
 
 NOW = {"kind": "fixed", "base_seconds": 0}
@@ -50,7 +50,7 @@ async def test_a_step_runs_once_however_often_the_job_is_run(app: StoreApp, cloc
     handle = await research.enqueue(topic="tides")
     await app.drain()
     await again(app, clock)
-    assert await handle.result(timeout=5) == "tides"
+    assert await handle.result(timeout=PATIENCE_SECONDS) == "tides"
     assert searched == ["tides"]
 
 
@@ -71,18 +71,18 @@ async def test_steps_of_one_name_are_told_apart_by_their_order(app: StoreApp, cl
     handle = await series.enqueue()
     await app.drain()
     await again(app, clock)
-    assert await handle.result(timeout=5) == [0, 2, 4, 42]
+    assert await handle.result(timeout=PATIENCE_SECONDS) == [0, 2, 4, 42]
     assert calls == [(0, False), (1, False), (2, False), (21, False)]
 
 
 async def test_a_step_gives_the_same_value_in_its_first_run_as_in_later_ones(app: StoreApp) -> None:
     @app.task
     async def shape(ctx: interlock.Context) -> bool:
-        return bool(await ctx.step("pair", lambda: (1, 2)) == [1, 2])
+        return bool(await ctx.step("pair", lambda: (1, 2)) == [1, 2])  # type: ignore[comparison-overlap]
 
     handle = await shape.enqueue()
     await app.drain()
-    assert await handle.result(timeout=5) is True
+    assert await handle.result(timeout=PATIENCE_SECONDS) is True
 
 
 async def test_a_step_that_is_now_another_function_is_a_mismatch_and_fails_for_good(
@@ -127,7 +127,7 @@ async def test_a_step_that_fails_is_not_kept(app: StoreApp, clock: ManualClock) 
     handle = await careful.enqueue()
     await app.drain()
     await again(app, clock)
-    assert await handle.result(timeout=5) == 5
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 5
 
 
 async def test_a_checkpoint_is_found_by_the_next_run(app: StoreApp, clock: ManualClock) -> None:
@@ -144,7 +144,7 @@ async def test_a_checkpoint_is_found_by_the_next_run(app: StoreApp, clock: Manua
     await app.drain()
     await again(app, clock)
     await again(app, clock)
-    assert await handle.result(timeout=5) == 3
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 3
     assert (await app.job(handle.id)).checkpoint_seq == 6
 
 
@@ -155,7 +155,7 @@ async def test_events_are_sent_with_the_next_heartbeat_while_the_task_runs(app: 
     def slow(ctx: interlock.Context) -> None:
         ctx.event("drafting", progress=0.5)
         ctx.event("odd page", level="warn")
-        go_on.wait(30)
+        go_on.wait(PATIENCE_SECONDS)
 
     handle = await slow.enqueue()
     async with app.working():
@@ -166,7 +166,7 @@ async def test_events_are_sent_with_the_next_heartbeat_while_the_task_runs(app: 
         await eventually(told)
         assert (await app.job(handle.id)).status == Status.RUNNING
         go_on.set()
-        await handle.result(timeout=10)
+        await handle.result(timeout=PATIENCE_SECONDS)
     first, second = await handle.events()
     assert (first.message, first.level, first.payload) == ("drafting", Level.INFO, '{"progress":0.5}')
     assert (second.message, second.level, second.payload) == ("odd page", Level.WARN, None)
@@ -236,7 +236,7 @@ async def test_a_file_and_a_link_are_attached_to_the_job(store: Store, tmp_path:
 
     handle = await report.enqueue()
     await app.drain()
-    ids = await handle.result(timeout=5)
+    ids = await handle.result(timeout=PATIENCE_SECONDS)
     artifacts = await app.engine.artifacts.list(TENANT, handle.id)
     assert {artifact.id: (artifact.name, artifact.url) for artifact in artifacts} == {
         ids[0]: ("report.md", None),
@@ -261,7 +261,7 @@ async def test_a_worker_with_one_place_runs_a_parent_that_awaits_ten_children(ap
 
     handle = await parent.enqueue()
     await app.drain(concurrency=1)
-    assert await handle.result(timeout=5) == 285
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 285
     assert ran == ["parent", *["child"] * 10, "parent"]
     job = await app.job(handle.id)
     assert (job.attempt, job.releases) == (1, 1)
@@ -284,7 +284,7 @@ async def test_children_are_awaited_one_after_another_and_never_born_twice(app: 
 
     handle = await chain.enqueue()
     await app.drain(concurrency=1)
-    assert await handle.result(timeout=5) == 3
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 3
     assert len(await (await app.client()).children(handle.id)) == 3
 
 
@@ -303,7 +303,7 @@ async def test_a_parent_learns_that_a_child_has_failed(app: StoreApp) -> None:
 
     handle = await parent.enqueue()
     await app.drain(concurrency=1)
-    assert await handle.result(timeout=5) == "no"
+    assert await handle.result(timeout=PATIENCE_SECONDS) == "no"
 
 
 async def test_a_run_that_makes_other_children_than_before_is_a_mismatch(app: StoreApp, clock: ManualClock) -> None:
@@ -340,6 +340,6 @@ async def test_a_blocking_task_uses_the_blocking_twins_of_its_context(app: Store
     handle = await blocking_task.enqueue()
     await app.drain()
     await again(app, clock)
-    assert await handle.result(timeout=5) == [10, 1, 2, 3]
+    assert await handle.result(timeout=PATIENCE_SECONDS) == [10, 1, 2, 3]
     verbs = [row.verb for row in await handle.history()]
     assert verbs.count(Verb.RELEASE) == 2

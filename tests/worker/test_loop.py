@@ -18,7 +18,7 @@ from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from tests.support.apps import TENANT, StoreApp
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.stores import SECOND, ManualClock
 
 ADA = local(TENANT)
@@ -86,7 +86,7 @@ async def test_a_job_far_longer_than_its_lease_keeps_it_by_heartbeats(app: Store
             await eventually(beaten)
             assert (await app.engine.upkeep.sweep()).leases == 0
         go_on.set()
-        assert await handle.result(timeout=10) == "done"
+        assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
     assert (await app.job(handle.id)).attempt == 1
 
 
@@ -122,7 +122,7 @@ async def test_a_cancel_reaches_an_asynchronous_task_with_the_next_heartbeat(app
         await app.until(handle.id, Status.RUNNING)
         assert await handle.cancel("no longer wanted") == Status.RUNNING
         with pytest.raises(interlock.JobCancelled, match="no longer wanted"):
-            await handle.result(timeout=10)
+            await handle.result(timeout=PATIENCE_SECONDS)
     assert cleaned_up.is_set()
     history = await handle.history()
     assert (history[-1].verb, history[-1].actor) == (Verb.CANCEL_ACK, "worker:w1")
@@ -153,7 +153,7 @@ async def test_a_task_that_completes_in_spite_of_a_cancel_has_succeeded(app: Sto
     async with app.working():
         await app.until(handle.id, Status.RUNNING)
         await handle.cancel()
-        assert await handle.result(timeout=10) == "it was nearly done"
+        assert await handle.result(timeout=PATIENCE_SECONDS) == "it was nearly done"
 
 
 async def test_a_run_beyond_its_timeout_is_interrupted_and_fails(app: StoreApp) -> None:
@@ -173,7 +173,7 @@ async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place
 
     @app.task(timeout=0.05, max_attempts=1)
     def stuck() -> None:
-        go_on.wait(30)
+        go_on.wait(PATIENCE_SECONDS)
 
     @app.task
     def after() -> None:
@@ -184,7 +184,7 @@ async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place
         await app.until(first.id, Status.DEAD_LETTER)
         second = await after.enqueue()
         go_on.set()
-        await second.result(timeout=10)
+        await second.result(timeout=PATIENCE_SECONDS)
     assert ran == [True]
 
 
@@ -205,7 +205,7 @@ async def test_a_worker_that_lost_its_lease_stops_and_its_report_is_refused(app:
         await app.until(handle.id, Status.RUNNING)
         await app.engine.jobs.revoke(ADA, handle.id, reason="moved")
         (job,) = await app.store.claim(TENANT, ClaimAsk("new", types=frozenset({"held"})))
-        await asyncio.wait_for(interrupted.wait(), 10)
+        await asyncio.wait_for(interrupted.wait(), PATIENCE_SECONDS)
         taken.set()
         assert (await app.job(handle.id)).worker == "new"
         await app.store.carry_out(TENANT, [Complete(job.id, job.fence, "new", '"fresh"')])
@@ -218,7 +218,7 @@ async def test_blocking_tasks_run_side_by_side_in_threads_with_the_loop_free(app
 
     @app.task
     def meet() -> None:
-        barrier.wait(20)
+        barrier.wait(PATIENCE_SECONDS)
         where.append(threading.current_thread() is threading.main_thread())
 
     await meet.enqueue_many([{}] * 3)
@@ -264,7 +264,7 @@ async def test_stopping_waits_for_what_runs_and_claims_no_more(app: StoreApp) ->
     later = await slow.enqueue()
     go_on.set()
     await running
-    assert await handle.result(timeout=1) == "done"
+    assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
     job = await app.job(later.id)
     assert (job.status, job.version) == (Status.QUEUED, 1)
 
@@ -282,7 +282,7 @@ async def test_what_does_not_end_in_time_is_handed_back_without_spending_an_atte
 
     @app.task
     def blocking() -> None:
-        go_on.wait(30)
+        go_on.wait(PATIENCE_SECONDS)
 
     handle = await app.tasks[kind].enqueue()
     worker = app.worker(grace_seconds=0.05 if how == "grace is over" else 30)

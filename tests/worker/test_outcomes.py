@@ -12,6 +12,7 @@ import pytest
 import interlock
 from interlock.domain.lifecycle import Status
 from tests.support.apps import StoreApp
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import SECOND, ManualClock
 
 
@@ -168,7 +169,7 @@ async def test_a_result_with_odd_text_is_mended_not_lost(app: StoreApp) -> None:
     await app.drain()
     job = await app.job(handle.id)
     assert (job.status, job.sanitized) == (Status.SUCCEEDED, True)
-    assert await handle.result(timeout=1) == ["\x00", "half \ufffd pair"]
+    assert await handle.result(timeout=PATIENCE_SECONDS) == ["\x00", "half \ufffd pair"]
 
 
 async def test_an_error_with_details_that_are_no_json_or_far_too_large_is_still_reported(app: StoreApp) -> None:

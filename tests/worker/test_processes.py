@@ -17,19 +17,22 @@ import interlock
 from interlock.assemble import App
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status, Verb
-from tests.support.eventually import eventually
+from tests.support.children import is_alive
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, empty_database
 
-TIMEOUT = 60.0
-MODULE = """
+PATIENT = {"--lease": "600", "--grace": "600"}
+SHORT_LEASE = ("--lease", "1")
+MODULE = f"""
 import asyncio, os, pathlib, signal, time
-import interlock
+import interlock, interlock.worker.loop
 
+interlock.worker.loop.LAST_WORDS_SECONDS = {PATIENCE_SECONDS}  # a busy machine may take long to hear them
 app = interlock.App(os.environ["JOBS"])
 not_an_app = 1
 
-@app.task
+@app.task(max_attempts=100)
 async def slow(go: str) -> int:
     while not pathlib.Path(go).exists():
         await asyncio.sleep(0.01)
@@ -43,7 +46,7 @@ def stuck() -> None:
 async def deadly() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
-@app.task
+@app.task(max_attempts=100)
 async def quick() -> int:
     return os.getpid()
 """
@@ -63,8 +66,10 @@ class Shop:
         return self.app.tasks[name]
 
     def worker(self, *options: str, target: str = "shop:app") -> subprocess.Popen[str]:
+        """One whose leases outlast any pause of a busy machine, unless told otherwise."""
+        patient = [word for name, value in PATIENT.items() if name not in options for word in (name, value)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "interlock", "worker", target, "--lease", "1", *options],
+            [sys.executable, "-m", "interlock", "worker", target, *patient, *options],
             cwd=self.directory,
             env={**os.environ, "JOBS": self.url},
             stderr=subprocess.PIPE,
@@ -77,7 +82,7 @@ class Shop:
         async def there() -> bool:
             return (await handle.refresh()).status in statuses
 
-        await eventually(there, within=TIMEOUT)
+        await eventually(there)
         return await handle.refresh()
 
     def close(self) -> None:
@@ -101,7 +106,7 @@ async def shop(url: str, tmp_path: Path) -> AsyncIterator[Shop]:
     (tmp_path / "shop.py").write_text(MODULE)
     async with interlock.App(url) as app:
 
-        @app.task
+        @app.task(max_attempts=100)
         async def slow(go: str) -> int:
             return 0
 
@@ -111,7 +116,7 @@ async def shop(url: str, tmp_path: Path) -> AsyncIterator[Shop]:
         @app.task(max_attempts=2)
         async def deadly() -> None: ...
 
-        @app.task
+        @app.task(max_attempts=100)
         async def quick() -> int:
             return 0
 
@@ -120,15 +125,6 @@ async def shop(url: str, tmp_path: Path) -> AsyncIterator[Shop]:
             yield made
         finally:
             made.close()
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A zombie whose parent is gone is somebody else's to bury.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_sigterm_lets_a_running_job_end_and_spends_no_attempt(shop: Shop) -> None:
@@ -141,8 +137,8 @@ async def test_sigterm_lets_a_running_job_end_and_spends_no_attempt(shop: Shop) 
     worker.send_signal(signal.SIGTERM)
     handed_back = await shop.until(waiting, Status.QUEUED)
     go.touch()
-    assert worker.wait(TIMEOUT) == 0
-    assert await running.result(timeout=1) == worker.pid
+    assert worker.wait(PATIENCE_SECONDS) == 0
+    assert await running.result(timeout=PATIENCE_SECONDS) == worker.pid
     assert ((await running.refresh()).attempt, handed_back.attempt) == (1, 1)
 
 
@@ -154,7 +150,7 @@ async def test_a_second_sigterm_hands_everything_back_at_once(shop: Shop, task: 
     await shop.until(handle, Status.RUNNING)
     worker.send_signal(signal.SIGTERM)
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(TIMEOUT) == 0
+    assert worker.wait(PATIENCE_SECONDS) == 0
     job = await handle.refresh()
     assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
 
@@ -162,27 +158,30 @@ async def test_a_second_sigterm_hands_everything_back_at_once(shop: Shop, task: 
 async def test_the_job_of_a_killed_worker_is_run_by_another(shop: Shop) -> None:
     go = shop.directory / "go"
     handle = await shop.task("slow").enqueue(go=str(go))
-    first = shop.worker()
+    first = shop.worker("--name", "first", *SHORT_LEASE)
     await shop.until(handle, Status.RUNNING)
     first.kill()
-    first.wait(TIMEOUT)
+    first.wait(PATIENCE_SECONDS)
     go.touch()
-    second = shop.worker()
-    assert await handle.result(timeout=TIMEOUT) == second.pid
-    assert (await handle.refresh()).attempt == 2
+    second = shop.worker("--name", "second")
+    assert await handle.result(timeout=PATIENCE_SECONDS) == second.pid
+    # A machine that stood still may have let the first lose its lease, and claim again, before it was killed.
+    *before, last = [row.actor for row in await handle.history() if row.verb == Verb.CLAIM]
+    assert (set(before), last) == ({"worker:first"}, "worker:second")
+    assert (await handle.refresh()).attempt == len(before) + 1
 
 
 async def test_a_job_that_kills_its_worker_is_counted_and_its_process_replaced(shop: Shop) -> None:
     deadly = await shop.task("deadly").enqueue()
-    fleet = shop.worker("--processes", "2")
+    fleet = shop.worker("--processes", "2", *SHORT_LEASE)
     job = await shop.until(deadly, Status.DEAD_LETTER)
     assert job.attempt == 2
     grants = [row for row in await deadly.history() if row.verb == Verb.CLAIM]
     assert len(grants) == 2
     quick = await shop.task("quick").enqueue()
-    assert await quick.result(timeout=TIMEOUT) != fleet.pid
+    assert await quick.result(timeout=PATIENCE_SECONDS) != fleet.pid
     fleet.send_signal(signal.SIGTERM)
-    assert fleet.wait(TIMEOUT) == 0
+    assert fleet.wait(PATIENCE_SECONDS) == 0
 
 
 async def test_members_of_a_fleet_do_not_outlive_their_parent(shop: Shop) -> None:
@@ -190,35 +189,36 @@ async def test_members_of_a_fleet_do_not_outlive_their_parent(shop: Shop) -> Non
     pids = set()
 
     async def both_work() -> bool:
-        pids.add(await (await shop.task("quick").enqueue()).result(timeout=TIMEOUT))
+        pids.add(await (await shop.task("quick").enqueue()).result(timeout=PATIENCE_SECONDS))
         return len(pids) == 2
 
-    await eventually(both_work, within=TIMEOUT)
+    await eventually(both_work)
     fleet.kill()
 
     async def gone() -> bool:
-        return not any(alive(pid) for pid in pids)
+        return not any(is_alive(pid) for pid in pids)
 
-    await eventually(gone, within=TIMEOUT)
+    await eventually(gone)
 
 
 async def test_drain_ends_when_nothing_is_due_and_once_after_one_job(shop: Shop) -> None:
     handles = [await shop.task("quick").enqueue() for _ in range(5)]
     once = shop.worker("--once")
-    assert once.wait(TIMEOUT) == 0
+    assert once.wait(PATIENCE_SECONDS) == 0
     assert [(await handle.refresh()).status for handle in handles].count(Status.SUCCEEDED) == 1
-    assert shop.worker("--drain").wait(TIMEOUT) == 0
+    assert shop.worker("--drain").wait(PATIENCE_SECONDS) == 0
     assert [(await handle.refresh()).status for handle in handles].count(Status.SUCCEEDED) == 5
 
 
 async def test_the_log_is_one_json_object_a_line(shop: Shop) -> None:
     await shop.task("quick").enqueue()
     worker = shop.worker("--drain", "--name", "ada")
-    _, log = worker.communicate(timeout=TIMEOUT)
+    _, log = worker.communicate(timeout=PATIENCE_SECONDS)
     lines = [json.loads(line) for line in log.splitlines()]
-    assert [(line["event"], line["worker"], line["level"]) for line in lines] == [
-        ("worker started", "ada", "info"),
-        ("worker stopped", "ada", "info"),
+    # A warning would be true: that the machine stood still.
+    assert [(line["event"], line["worker"]) for line in lines if line["level"] != "warning"] == [
+        ("worker started", "ada"),
+        ("worker stopped", "ada"),
     ]
     assert all(line["at"].endswith("Z") for line in lines)
 
@@ -249,5 +249,5 @@ def test_a_wrong_command_line_is_refused_with_a_reason(
     plain_shop: Shop, target: str, options: tuple[str, ...], says: str
 ) -> None:
     worker = plain_shop.worker(*options, target=target)
-    _, said = worker.communicate(timeout=TIMEOUT)
+    _, said = worker.communicate(timeout=PATIENCE_SECONDS)
     assert (worker.returncode, says in said) == (2, True), said

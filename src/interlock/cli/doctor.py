@@ -70,6 +70,8 @@ def faults(facts: dict[str, str]) -> list[str]:
         for name, right in RIGHT.items()
         if facts.get(name, right) != right
     ]
+    if facts.get("history_partitions", "none").startswith("missing"):
+        wrong.append(f"history_partitions: {facts['history_partitions']}; let a server run, whose upkeep makes them")
     if float(facts["clock_skew_seconds"]) > MOST_SKEW_SECONDS:
         wrong.append(
             f"the clock of the database differs from this machine's by {facts['clock_skew_seconds']} s: set one of them"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import cyclopts
 from cyclopts import App, Parameter
@@ -18,6 +22,7 @@ from interlock.cli import (
     config,
     doctor,
     events,
+    history,
     jobs,
     operations,
     output,
@@ -30,7 +35,7 @@ from interlock.cli import (
     worker,
     workers,
 )
-from interlock.cli.session import USAGE, Common, give_up, guard
+from interlock.cli.session import FAILED, NOBODY_READS, USAGE, Common, give_up, guard
 from interlock.errors import Error
 
 
@@ -63,6 +68,7 @@ app.command(audit.app)
 app.command(operations.prune)
 app.command(restored.restored)
 app.command(shards.app)
+app.command(history.app)
 app.command(config.app)
 app.command(doctor.doctor)
 app.command(bench.bench)
@@ -90,8 +96,10 @@ def migrate(*, common: Common = NOTHING) -> None:
 
 def main() -> None:
     """Run the command line; a usage error is exit code 2."""
+    _fill_standard_files()
     try:
-        app(exit_on_error=False, print_error=True)
+        with _told_to_somebody():
+            app(exit_on_error=False, print_error=True)
     except cyclopts.UnknownOptionError:
         if "--server" in sys.argv:
             print(
@@ -102,6 +110,37 @@ def main() -> None:
         sys.exit(USAGE)
     except Error as error:  # of an argument that was read before the command began
         give_up(error, json="--json" in sys.argv)
+
+
+@contextmanager
+def _told_to_somebody() -> Iterator[None]:
+    """Exit with a code if what is told can no longer be written: nobody reads it, or its disk is full."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        is_unread = isinstance(error, BrokenPipeError)
+        if not is_unread and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # The interpreter would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not is_unread:
+            print(f"interlock: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(NOBODY_READS if is_unread else FAILED)
+
+
+def _fill_standard_files() -> None:
+    """Where a standard file was closed the next one opened would take its number, and be read or written as that."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - for as long as the process lives
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 if __name__ == "__main__":

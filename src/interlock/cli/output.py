@@ -5,17 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+WIDE: Final = 240
+
 
 def console() -> Console:
     """Made for each use, so that it follows a redirected output; colour only on a terminal."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    return _Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # for the command line itself to end with its own code
 
 
 def inert(value: object) -> str:
@@ -50,7 +57,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         shown.add_column(column, overflow="fold")
     for row in rows:
         shown.add_row(*(Text("-" if value is None or value == "" else inert(value)) for value in row))
-    console().print(shown)
+    wide = console()
+    wide.width = max(wide.width, WIDE)  # a narrow terminal wraps whole lines: an id cut into pieces cannot be copied
+    wide.print(shown)
 
 
 def facts(values: Mapping[str, Any]) -> None:

@@ -122,10 +122,6 @@ def guard(
         give_up(error, json=common.json)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has gone; the interpreter would complain once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(NOBODY_READS)
 
 
 def give_up(error: Error, *, json: bool) -> NoReturn:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, NoReturn
 
 from cyclopts import App, Parameter
 
-from interlock import assemble, tracing
+from interlock import assemble, config, tracing
 from interlock.cli import logs
 from interlock.cli.output import inert
-from interlock.cli.session import USAGE, exit_code, loop_factory, token_of
+from interlock.cli.session import USAGE, Anywhere, exit_code, loop_factory, token_of
 from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
 from interlock.worker.fleet import Fleet
@@ -23,6 +23,7 @@ from interlock.worker.log import logger
 from interlock.worker.loop import Worker
 
 app = App(name="worker", help="Run the tasks of an app.")
+NOTHING = Anywhere()
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Order:
     is_member: bool = False
     server: str | None = None
     token_file: Path | None = None
+    database: str | None = None
+    tenant: str | None = None
 
 
 @app.default
@@ -60,13 +63,15 @@ def worker(
     affinity: Annotated[tuple[str, ...], Parameter(help="affinity keys it takes, * for any; several times")] = (),
     drain: Annotated[bool, Parameter(negative=(), help="stop when nothing is due")] = False,
     once: Annotated[bool, Parameter(negative=(), help="run one job and stop")] = False,
-    server: Annotated[str | None, Parameter(help="work for this server, wherever the app's own jobs are")] = None,
-    token_file: Annotated[Path | None, Parameter(help="file with the token for it; else INTERLOCK_TOKEN")] = None,
+    common: Anywhere = NOTHING,
 ) -> None:
-    """Run the tasks of an app. SIGTERM finishes what runs or hands it back, a second one hands it back at once."""
+    """Run the tasks of an app. SIGTERM finishes what runs or hands it back, a second one hands it back at once.
+
+    It works where the app has its jobs unless a database or a server is named. Its log is JSON lines on standard error.
+    """
     order = Order(
         target, concurrency, prefetch, lease, grace, name, type, capability, affinity, drain, once, processes > 1,
-        server, token_file,
+        common.server, common.token_file, common.database, common.tenant,
     )  # fmt: skip
     if processes < 1:
         refuse(f"processes must be at least 1, not {processes}")
@@ -111,11 +116,18 @@ def serve(order: Order) -> None:
 
 
 def work_for(tasks: Tasks, order: Order) -> None:
-    """Let the app find its jobs on the server that was named, if one was."""
+    """Let the app find its jobs on the server or in the database that was named, if one was."""
     if order.server is None:
         if order.token_file is not None:
             raise Invalid("a token goes with a server: name it with --server", pointer="/token")
+        if order.database is not None or order.tenant is not None:
+            settings = config.load({"database": order.database, "tenant": order.tenant})
+            tasks.connect_by(lambda: assemble.client_of(settings))
         return
+    if order.database is not None:
+        raise Invalid("say --server or --database, not both", pointer="/server")
+    if order.tenant is not None:
+        raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")
     server, token = order.server, token_of(order.token_file)
     assemble.check_server(server, token=token)
     tasks.connect_by(lambda: assemble.open_client(server, token=token))
@@ -133,6 +145,8 @@ async def _run(one: Worker, tasks: Tasks, order: Order) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop)
     if not order.is_member:
         loop.add_signal_handler(signal.SIGINT, stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            loop.add_signal_handler(signal.SIGHUP, stop)
     try:
         await one.run(drain=order.drain, once=order.once)
     finally:

@@ -33,7 +33,7 @@ from interlock.dashboard.web import Ask, Fields, Page, Reply, View
 from interlock.domain.approval import refuse_approver
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
-from interlock.errors import Error, Forbidden, Invalid, NotFound, TooLarge, Unauthenticated
+from interlock.errors import Error, Forbidden, Invalid, NotFound, TooLarge, Unauthenticated, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ NAVIGATION: Final = (  # the last is the key that goes there, after a g
     ("/tokens", "Tokens", "admin", "t"),
     ("/audit", "Audit", "admin", "u"),
 )
+RETRY_AFTER_SECONDS: Final = 5
 SAID: Final = {
     "cancelled": "The job is cancelled, or its worker has been asked to stop.",
     "revoked": "The lease has been ended.",
@@ -254,11 +255,23 @@ class _Exchange:
         return Reply(view.status, body, {"content-type": "text/html; charset=utf-8"})
 
     def _refusal(self, status: int, message: str) -> Reply:
-        return self._view(View("refused.html", {"status": status, "message": message}, status), 0)
+        may_repeat = status == Unavailable.status and self._scope["method"] == "GET"
+        shown = {"status": status, "message": message, "again": self._asked_for() if may_repeat else None}
+        reply = self._view(View("refused.html", shown, status), 0)
+        if status != Unavailable.status:
+            return reply
+        wait = str(RETRY_AFTER_SECONDS)
+        told = {"retry-after": wait, "refresh": wait} if may_repeat else {"retry-after": wait}
+        return replace(reply, headers={**reply.headers, **told})
+
+    def _asked_for(self) -> str:
+        """The address of this page, from the root on."""
+        query = self._scope["query_string"].decode("ascii", "replace")
+        path: str = self._scope["path"]
+        return f"{path}?{query}" if query else path
 
     def _to_sign_in(self, method: str, path: str) -> Reply:
-        query = self._scope["query_string"].decode("ascii", "replace")
-        back = f"{path}?{query}" if query else path
+        back = self._asked_for()
         where = f"/sign-in?next={quote(back, safe='')}" if method == "GET" and path != "/" else "/sign-in"
         return Reply(303, headers={"location": where})
 

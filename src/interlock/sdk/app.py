@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
@@ -74,8 +75,12 @@ class App:
     async def close(self) -> None:
         """Close the client of the running event loop; the next call opens another."""
         connecting = self._clients.pop(asyncio.get_running_loop(), None)
-        if connecting is not None:
-            await (await connecting).close()
+        if connecting is None:
+            return
+        connecting.cancel()  # which changes nothing if it is done
+        await asyncio.wait([connecting])
+        if not connecting.cancelled() and connecting.exception() is None:
+            await connecting.result().close()
 
     register_sync = blocking(register)
     close_sync = blocking(close)
@@ -111,8 +116,19 @@ class Declare:
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
-        task: Task[..., Any] = Task(self._app, function, self._name or function.__name__, self._options)
+        name = _name_of(function)
+        task: Task[..., Any] = Task(self._app, function, self._name or name, self._options)
         if task.name in self._app.tasks:
             raise ValueError(f"two tasks are named {task.name!r}; give one of them another name")
         self._app.tasks[task.name] = task
         return task
+
+
+def _name_of(function: Any) -> str:
+    """The name of what is declared, which must be a function that returns once."""
+    name: str | None = getattr(function, "__name__", None)
+    if name is None or not callable(function):
+        raise TypeError(f"{function!r} is no function; say @app.task, or @app.task(name=…)")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{name} is a generator, and a task returns once; ctx.event tells what comes between")
+    return name

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import math
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, overload
 
 from interlock.client.port import Client, Grant, JobRequest
 from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, Approval, GateStatus, OnDeny, OpenGate
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_CHILDREN_AT_ONCE: Final = 1000
+MOST_EVENTS_AT_ONCE: Final = 1000
 LARGEST_EVENT_PAYLOAD: Final = 6 * 1024  # so that there is room for the message
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
@@ -49,9 +51,10 @@ class Context:
         self._memory = Memory(grant.job.id, grant.steps)
         self._approval: Approval | None = grant.approval
         self._checkpoint_seq = grant.job.checkpoint_seq or 0
+        self._saving = asyncio.Lock()
         self._events: list[Event] = []
         self._said: Counter[tuple[str, str, str | None]] = Counter()
-        self._usage: Counter[str] = Counter()
+        self._usage: defaultdict[str, float] = defaultdict(int)
         self._children = 0
 
     @property
@@ -68,6 +71,10 @@ class Context:
         """What the last checkpoint of an earlier run holds, or None."""
         return values.decode(self.job.checkpoint)
 
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The result of the function, which runs once per name and occurrence however often the job is run.
 
@@ -77,6 +84,7 @@ class Context:
         occurrence, kept = self._memory.meet(name, identity)
         if kept is None:
             result = values.encode(await self._call(function, args, kwargs))
+            values.decode(result, _returned_by(function))  # what no run could read is not kept
             step = Step(*self._holder(), name, occurrence, result, identity)
             kept = await self._insist(lambda: self._client.save_step(step))
             self._memory.compare(name, kept.function, identity)
@@ -84,10 +92,11 @@ class Context:
 
     async def checkpoint(self, value: Any) -> None:
         """Save one value of progress in place of the one before; a later run finds it as `saved`."""
-        seq = self._checkpoint_seq + 1
-        checkpoint = Checkpoint(*self._holder(), seq, values.encode(value))
-        await self._insist(lambda: self._client.checkpoint(checkpoint))
-        self._checkpoint_seq = seq
+        data = values.encode(value)
+        async with self._saving:  # one after another: each must be newer than the one before
+            checkpoint = Checkpoint(*self._holder(), self._checkpoint_seq + 1, data)
+            await self._insist(lambda: self._client.checkpoint(checkpoint))
+            self._checkpoint_seq += 1
 
     def event(self, message: str, /, *, level: Literal["info", "warn", "error"] = "info", **payload: Any) -> None:
         """Tell whoever watches; sent with the next heartbeat, and before the run ends.
@@ -95,6 +104,7 @@ class Context:
         A run that goes on after a pause tells what it told before under the same id, so that nobody hears it twice.
         """
         told = _shown(payload) if payload else None
+        message = str(message)  # an exception, say: what is told must not keep the run from being reported
         said = (level, message, told)
         self._said[said] += 1
         name = repr((self.id, self.attempt, self._said[said], *said))
@@ -107,7 +117,10 @@ class Context:
 
     def usage(self, **amounts: float) -> None:
         """Add to what the run has used up, such as tokens and cost; kept with its result."""
-        self._usage.update(amounts)
+        for name, amount in amounts.items():
+            if not math.isfinite(amount):
+                raise ValueError(f"{name} must be a number that can be summed, not {amount}")
+            self._usage[name] += amount if isinstance(amount, int) else float(amount)
 
     async def approve(
         self,
@@ -178,8 +191,8 @@ class Context:
     results_sync = blocking(results)
 
     def take_events(self) -> tuple[Event, ...]:
-        """What was told since the last call; who takes it sends it."""
-        taken, self._events = tuple(self._events), []
+        """What was told since the last call, as much of it as one call may carry; who takes it sends it."""
+        taken, self._events = tuple(self._events[:MOST_EVENTS_AT_ONCE]), self._events[MOST_EVENTS_AT_ONCE:]
         return taken
 
     def give_back(self, events: Sequence[Event]) -> None:
@@ -224,9 +237,9 @@ class Context:
         return [Child(one.id, self, task.signature.returns, replayed=one.replayed) for one in born]
 
     async def _send_events(self) -> None:
-        if events := self.take_events():
+        while events := self.take_events():
             report = Report(*self._holder(), events)
-            await self._insist(lambda: self._client.add_events([report]))
+            await self._insist(partial(self._client.add_events, [report]))
 
     async def _insist(self, call: Callable[[], Awaitable[R]]) -> R:
         """The answer, however long the queue is away: each of these calls may be repeated."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -63,8 +65,18 @@ def identity_of(function: Callable[..., Any]) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     module = getattr(function, "__module__", None)
+    if module == "__main__":  # a worker will import the same file by its own name
+        module = _name_of_main()
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{module}.{name}" if module else name
+
+
+def _name_of_main() -> str:
+    main = sys.modules["__main__"]
+    if (spec := getattr(main, "__spec__", None)) is not None:
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return "__main__" if file is None else Path(file).stem
 
 
 def question(payload: str | None, prompt: str, details: str | None, schema: str | None) -> str:

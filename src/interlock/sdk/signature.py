@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, get_type_hints
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -66,8 +67,8 @@ class Signature:
             return self._decode(payload)
         except msgspec.ValidationError as error:
             raise values.as_invalid(error, self.name) from None
-        except msgspec.DecodeError as error:
-            raise Invalid(f"{self.name}: {error}", pointer="/payload") from None
+        except msgspec.DecodeError:  # whatever else is wrong with a text is refused where it is written or stored
+            raise Invalid(f"{self.name}: a text with a lone surrogate cannot be read", pointer="/payload") from None
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -87,6 +88,9 @@ def _readable(hint: Any) -> Any:
 
 
 def _is_context(hint: Any, context_type: type) -> bool:
+    """Also one that may be left out, `Context | None`, so that the function can be called without."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_is_context(one, context_type) for one in get_args(hint))
     return isinstance(hint, type) and issubclass(hint, context_type)
 
 

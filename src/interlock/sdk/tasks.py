@@ -97,6 +97,8 @@ class Task(Generic[P, R]):
 
         Takes a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy.
         """
+        if transaction is None:
+            raise TypeError("within takes the connection whose transaction the job is to be a part of, not None")
         other: Task[P, R] = self._copy()
         other._within = transaction
         return other

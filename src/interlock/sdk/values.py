@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -55,16 +56,22 @@ def as_invalid(error: msgspec.ValidationError, what: str) -> Invalid:
 
 
 def _to_plain(value: object) -> object:
+    if isinstance(value, PurePath):
+        return str(value)
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
-    return dump(mode="json")
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return dump(
+        mode="json", by_alias=True, round_trip=True
+    )  # as the model itself would read it, computed fields left out
 
 
 def _from_plain(wanted: Any, value: object) -> object:
     validate = getattr(wanted, "model_validate", None)
     if validate is None and wanted is object:
         return value
+    if isinstance(value, str) and isinstance(wanted, type) and issubclass(wanted, PurePath):
+        return wanted(value)
     if validate is None:
         raise TypeError(f"JSON cannot be read as {wanted!r}")
     # Pydantic's own error is a ValueError, which msgspec reports with the place it stands at.
@@ -72,9 +79,12 @@ def _from_plain(wanted: Any, value: object) -> object:
 
 
 def _model_schema(wanted: Any) -> dict[str, Any]:
+    anything = {"title": getattr(wanted, "__name__", str(wanted))}  # msgspec takes an empty schema for none
+    if isinstance(wanted, type) and issubclass(wanted, PurePath):
+        return {"type": "string", "format": "path"}
     describe = getattr(wanted, "model_json_schema", None)
     if describe is None:
-        return {}
+        return anything
     described: dict[str, Any] = describe()
     # Definitions are looked up at the root of a document, which this is not: what needs them is left open.
-    return {"type": "object"} if "$defs" in described else described
+    return anything if "$defs" in described else described

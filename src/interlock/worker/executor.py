@@ -16,7 +16,7 @@ from interlock.domain.decide import Release as Released
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, LeaseLost, NotRunning, TooLarge
 from interlock.sdk import values
-from interlock.sdk.raises import AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
+from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
 from interlock.sdk.threads import Threads
 from interlock.worker.run import Ending, Run
 
@@ -134,8 +134,10 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
             return Released(*run.holder, suspended.reason, run_at, suspended.after_seconds)
         case AwaitsChildren(children=children):
             return Released(*run.holder, "waits for children", children=children)
+        case AwaitsApproval():
+            return None  # opening the gate has ended the grant
         case _:
-            return None  # at a gate: opening it has ended the grant
+            return Released(*run.holder, _said(suspended))
 
 
 def _raised_together(run: Run, group: BaseExceptionGroup[BaseException]) -> Finish | None:
@@ -146,7 +148,7 @@ def _raised_together(run: Run, group: BaseExceptionGroup[BaseException]) -> Fini
     children = [child for one in raised if isinstance(one, AwaitsChildren) for child in one.children]
     others = [one for one in raised if isinstance(one, Suspended) and not isinstance(one, AwaitsChildren)]
     # A gate has ended the grant, whatever else was wanted; then a release, which is for a reason; then the children.
-    others.sort(key=lambda one: isinstance(one, Release))
+    others.sort(key=lambda one: not isinstance(one, AwaitsApproval))
     return _suspended(run, others[0] if others else AwaitsChildren(list(dict.fromkeys(children))))
 
 
@@ -163,14 +165,22 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
         case LeaseLost() | NotRunning() if error.job_id == run.job.id:
             return None
         case Fail():
-            return failure(run, str(error), kind=error.kind or "Fail", details=error.details, retryable=False)
+            return failure(run, _said(error), kind=error.kind or "Fail", details=error.details, retryable=False)
         case Retry():
-            return failure(run, str(error), kind="Retry", retry_after_seconds=error.after_seconds)
+            return failure(run, _said(error), kind="Retry", retry_after_seconds=error.after_seconds)
         case StepMismatch():
             return failure(run, str(error), kind=error.code, retryable=False)
     kind = type(error).__name__
     lines = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
-    return failure(run, str(error) or kind, kind=kind, details={"traceback": lines})
+    return failure(run, _said(error), kind=kind, details={"traceback": lines})
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, or its name if it says nothing or cannot even be printed."""
+    try:
+        return str(error) or type(error).__name__
+    except BaseException:
+        return f"{type(error).__name__}, whose text cannot be printed"
 
 
 def _is_cancelled_from_outside() -> bool:

@@ -17,6 +17,7 @@ from interlock.worker.log import logger
 SHORTEST_LIFE_SECONDS: Final = 10.0
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
+STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _context = multiprocessing.get_context("spawn")
 
@@ -35,8 +36,9 @@ class Fleet:
 
     def run(self) -> None:
         """Until all are done. A signal stops all of them, a second one at once."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._pass_on)
+        for number in STOPS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, self._pass_on)
         for _ in range(self._wanted):
             self._start()
         while self._members:
@@ -71,8 +73,9 @@ class Fleet:
 
 
 def _be_member(serve: Callable[..., None], arguments: Sequence[Any]) -> None:
-    """A keyboard's interrupt goes to the whole group: the parent alone answers it. Without the parent, stop too."""
+    """What a terminal sends goes to the whole group: the parent alone answers it. Without the parent, stop too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
-from interlock.client.port import Client, Grant
+from interlock.client.port import Client
 from interlock.domain import policy
 from interlock.domain.decide import Release
 from interlock.domain.policy import ClaimAsk
@@ -31,6 +31,7 @@ N = TypeVar("N", int, float)
 MOST_UNREPORTED: Final = 2000
 POLL_SECONDS: Final = 20.0
 LONGEST_BEAT_SECONDS: Final = 5.0
+STARTING_UP: Final = "57P03"
 LAST_WORDS_SECONDS: Final = 5.0  # for tasks to clean up after they were interrupted, and for the last reports
 
 
@@ -71,14 +72,18 @@ class Worker:
         self._log: Any = logger(worker=self.name)
         self._stopping = self._at_once = False
         self._changed = asyncio.Event()
-        self._claiming: asyncio.Task[list[Grant]] | None = None
+        self._asking: asyncio.Task[Any] | None = None  # what a stop need not wait for
         self._client: Client
         self._heart: Heart
         self._reporter: Reporter
 
     async def run(self, *, drain: bool = False, once: bool = False) -> int:
         """Work until stopped, with `drain` until nothing is due, with `once` for one job; how many runs there were."""
-        self._prepare(await self._app.client())
+        client = await self._reach(patiently=not (drain or once))
+        if client is None:
+            self._stopping = self._at_once = False
+            return 0
+        self._prepare(client)
         self._client.start_chores()
         beating = asyncio.create_task(self._heart.beat())
         self._log.info("worker started", types=sorted(self._tasks), concurrency=self._concurrency)
@@ -100,6 +105,7 @@ class Worker:
                 beating.cancel()
                 await asyncio.wait([beating])
                 self._threads.close()
+                self._stopping = self._at_once = False  # it may be run again
         if self._fault is not None:
             raise self._fault
         self._log.info("worker stopped", runs=self._runs)
@@ -110,8 +116,26 @@ class Worker:
         self._stopping = True
         self._at_once = self._at_once or now
         self._changed.set()
-        if self._claiming is not None:
-            self._claiming.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _reach(self, *, patiently: bool) -> Client | None:
+        """The client, however late the queue comes; None if the worker is stopped before that."""
+        patience = Patience(self._log, "connecting")
+        while not self._stopping:
+            self._asking = connecting = asyncio.create_task(self._app.client())
+            try:
+                return await connecting
+            except asyncio.CancelledError:
+                if not self._stopping:
+                    raise
+            except Unavailable as error:
+                if not (patiently and _may_pass(error)):
+                    raise
+                await patience.wait(error)
+            finally:
+                self._asking = None
+        return None
 
     def _prepare(self, client: Client) -> None:
         self._client = client
@@ -173,11 +197,11 @@ class Worker:
         if ask is None:
             name = self._free_names.pop() if self._free_names else next(self._names)
             ask = self._unsure = self._ask._replace(limit=limit, claim_id=name)
-        self._claiming = asyncio.create_task(self._client.claim(ask, wait_seconds=wait_seconds))
+        self._asking = claiming = asyncio.create_task(self._client.claim(ask, wait_seconds=wait_seconds))
         try:
-            grants = await self._claiming
+            grants = await claiming
         finally:
-            self._claiming = None
+            self._asking = None
         self._unsure = None
         claim = Claim(ask.claim_id or "")
         claim.left = len(grants)
@@ -320,6 +344,12 @@ def _chosen(app: App, types: Iterable[str] | None) -> dict[str, Any]:
     if not wanted:
         raise ValueError("the app has no tasks; import the modules that declare them first")
     return {name: app.tasks[name] for name in wanted}
+
+
+def _may_pass(error: Unavailable) -> bool:
+    """Whether waiting may help: nobody listens there yet, or PostgreSQL is just starting; not a wrong password."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) or getattr(cause, "sqlstate", None) == STARTING_UP
 
 
 def _at_least(what: str, value: N, least: int) -> N:

@@ -125,14 +125,20 @@ class Reporter:
         """What tasks have told at the last moment; while the queue is away it is tried as often as the report is."""
         if any(run.telling for run in runs):
             await self._heart.at_rest()
-        told = [(run, events) for run in runs if run.context is not None and (events := run.context.take_events())]
-        if not told:
-            return
-        reports = [Report(*run.holder, events) for run, events in told]
-        answers = await self._insist(self._client.add_events, reports)
-        for (run, _), answer in zip(told, answers, strict=True):
-            if isinstance(answer, Refused):
-                self._log.warning("events were refused", job=run.job.id, error=str(answer.error))
+        while told := [
+            (run, events) for run in runs if run.context is not None and (events := run.context.take_events())
+        ]:
+            reports = [Report(*run.holder, events) for run, events in told]
+            try:
+                answers = await self._insist(self._client.add_events, reports)
+            except Fatal:
+                raise
+            except Exception:  # the end of a run matters more than what it told
+                self._log.exception("events were not taken", jobs=[run.job.id for run, _ in told])
+                return
+            for (run, _), answer in zip(told, answers, strict=True):
+                if isinstance(answer, Refused):
+                    self._log.warning("events were refused", job=run.job.id, error=str(answer.error))
 
     def _refused(self, run: Run, order: Finish, error: Error) -> None:
         if isinstance(order, (Complete, Release)) and isinstance(error, (TooLarge, Invalid, Malformed)):

@@ -3,6 +3,7 @@
 
 const EVERY = 1000;
 const LONGEST_WAIT = 30000;
+const LATE = 5000;
 const KEPT_ATTRIBUTES = new Set(["open", "value", "checked", "hidden"]);
 
 // --- Live: fetch the page again and change only what differs, so that nothing jumps and nothing typed is lost.
@@ -104,6 +105,7 @@ async function refresh() {
   if (held || document.hidden) return;
   if (isSelecting()) return schedule();
   const asked = performance.now();
+  const late = setTimeout(lose, LATE);
   try {
     const answer = await fetch(location.href, { headers: { "interlock-live": "1" }, cache: "no-store" });
     if (answer.redirected) return location.reload();
@@ -122,10 +124,16 @@ async function refresh() {
     liveSwitch.textContent = waiting ? `live, ${waiting} new` : "live";
   } catch {
     wait = Math.min(wait * 2, LONGEST_WAIT);
-    liveSwitch.classList.add("lost");
-    liveSwitch.textContent = "no answer";
+    lose();
+  } finally {
+    clearTimeout(late);
   }
   schedule();
+}
+
+function lose() {
+  liveSwitch.classList.add("lost");
+  liveSwitch.textContent = "no answer";
 }
 
 function schedule() {

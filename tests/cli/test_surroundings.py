@@ -1,0 +1,74 @@
+"""The command line where a terminal is narrow, a standard file is closed, or the database is named on the spot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlock.cli import output
+from tests.support.eventually import PATIENCE_SECONDS
+
+MODULE = """
+import interlock
+
+app = interlock.App("sqlite:///unused.db")
+
+@app.task
+async def greet(name: str) -> str:
+    return f"hello {name}"
+"""
+
+
+def interlock(directory: Path, words: str, ends: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command by a shell that closes some of its standard files."""
+    return subprocess.run(
+        f"{shlex.quote(sys.executable)} -m interlock {words} {ends}",
+        shell=True,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        env=os.environ | {"INTERLOCK_DATABASE": "sqlite:///jobs.db"},
+    )
+
+
+def test_a_worker_without_standard_input_and_output_works_for_the_database_and_tenant_it_is_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "shop.py").write_text(MODULE)
+    where = "--database sqlite:///other.db --tenant acme"
+    added = interlock(tmp_path, f'jobs add greet \'{{"name": "ada"}}\' {where} --json')
+    worker = interlock(tmp_path, f"worker shop:app --drain {where}", "<&- >&-")
+    assert worker.returncode == 0, worker.stderr
+    waited = interlock(tmp_path, f"jobs wait {json.loads(added.stdout)['id']} {where}")
+    assert waited.stdout == '"hello ada"\n'
+    assert not (tmp_path / "unused.db").exists()
+
+
+def test_a_command_whose_output_is_closed_still_does_its_work(tmp_path: Path) -> None:
+    done = interlock(tmp_path, "jobs add greet", ">&-")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [job["type"] for job in json.loads(interlock(tmp_path, "jobs list --json").stdout)["items"]] == ["greet"]
+
+
+def test_a_file_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    done = interlock(tmp_path, "jobs list --database sqlite:///loop")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith("interlock: loop cannot be made")
+
+
+def test_an_id_stays_in_one_piece_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    id = "01a1e519-dcb0-71aa-800d-623a096e781d"
+    output.table(["seq", "id", "type", "status"], [[1, id, "research", "queued"]])
+    assert id in capsys.readouterr().out

@@ -1,0 +1,183 @@
+"""What tasks do that nobody expects of them harms neither their own report nor anybody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlock
+from interlock.client.port import Client
+from interlock.domain.lifecycle import Status
+from interlock.errors import Unavailable
+from tests.support.apps import TENANT, StoreApp
+from tests.support.eventually import PATIENCE_SECONDS, eventually
+
+ASKS_ITS_NAME = """
+from interlock.sdk.replay import identity_of
+
+def search() -> None: ...
+
+if __name__ == "__main__":
+    import research
+    print(identity_of(search), identity_of(research.search))
+"""
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+async def test_an_error_that_cannot_be_printed_is_reported_by_its_name(app: StoreApp) -> None:
+    @app.task(max_attempts=1)
+    async def odd() -> None:
+        raise Unprintable
+
+    handle = await odd.enqueue()
+    await app.drain()
+    with pytest.raises(interlock.JobFailed, match="Unprintable, whose text cannot be printed") as failed:
+        await handle.result(timeout=PATIENCE_SECONDS)
+    assert failed.value.error["kind"] == "Unprintable"
+
+
+async def test_more_events_than_a_call_can_carry_are_all_told_and_their_messages_need_not_be_text(
+    app: StoreApp,
+) -> None:
+    @app.task
+    async def chatty(ctx: interlock.Context) -> None:
+        ctx.event(OSError("no route"))  # type: ignore[arg-type]
+        for n in range(1100):
+            ctx.event(f"page {n}")
+
+    handle = await chatty.enqueue()
+    await app.drain()
+    assert (await app.job(handle.id)).status == Status.SUCCEEDED
+    told = [event.message for event in await handle.events()]
+    assert told == ["no route", *(f"page {n}" for n in range(1100))]
+
+
+async def test_a_task_that_suspends_itself_is_handed_back_at_once(app: StoreApp) -> None:
+    class NoModel(interlock.Suspended):
+        pass
+
+    @app.task
+    async def patient(ctx: interlock.Context) -> int:
+        if ctx.job.releases == 0:
+            raise NoModel("no model is free")
+        return ctx.attempt
+
+    handle = await patient.enqueue()
+    await app.drain()
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 1
+    assert [row.reason for row in await handle.history() if row.to_status == Status.QUEUED][1:] == ["no model is free"]
+
+
+async def test_checkpoints_that_are_saved_side_by_side_are_saved_one_after_another(app: StoreApp) -> None:
+    @app.task(max_attempts=1)
+    async def crawl(ctx: interlock.Context) -> None:
+        await asyncio.gather(*(ctx.checkpoint(n) for n in range(5)))
+
+    handle = await crawl.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, job.checkpoint_seq) == (Status.SUCCEEDED, 5)
+
+
+async def test_a_step_that_returns_something_else_than_it_says_is_not_kept(app: StoreApp) -> None:
+    def count() -> int:
+        return "three"  # type: ignore[return-value]
+
+    @app.task(max_attempts=1)
+    async def research(ctx: interlock.Context) -> None:
+        await ctx.step("count", count)
+
+    handle = await research.enqueue()
+    await app.drain()
+    assert (await app.job(handle.id)).status == Status.DEAD_LETTER
+    assert await app.engine.progress.steps(TENANT, handle.id) == []
+
+
+async def test_usage_is_told_in_numbers_that_can_be_summed(app: StoreApp) -> None:
+    @app.task
+    async def thinking(ctx: interlock.Context) -> str:
+        ctx.usage(cost=Decimal("0.25"), tokens=3)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="cost must be a number"):
+            ctx.usage(cost=float("nan"))
+        return "done"
+
+    handle = await thinking.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, json.loads(job.usage or "")) == (Status.SUCCEEDED, {"cost": 0.25, "tokens": 3})
+
+
+async def test_a_worker_can_be_run_again(app: StoreApp) -> None:
+    @app.task
+    async def quick() -> None: ...
+
+    worker = app.worker()
+    for _ in range(2):
+        await quick.enqueue()
+        assert await worker.run(drain=True) == 1
+
+
+def refused() -> Unavailable:
+    error = Unavailable("PostgreSQL cannot be reached: connection refused")
+    error.__cause__ = ConnectionRefusedError()
+    return error
+
+
+async def test_a_worker_waits_for_a_database_that_comes_later_unless_it_is_to_end_by_itself(app: StoreApp) -> None:
+    @app.task
+    async def quick() -> None: ...
+
+    handle = await quick.enqueue()
+    client = await app.client()
+    tries: list[Any] = [refused(), refused(), client]
+
+    async def connect() -> Client:
+        if isinstance(tries[0], Unavailable):
+            raise tries.pop(0)
+        return client
+
+    async def done() -> bool:
+        return (await client.get(handle.id)).status == Status.SUCCEEDED
+
+    app.connect_by(connect)
+    with pytest.raises(Unavailable):
+        await app.worker().run(drain=True)
+    working = asyncio.create_task(app.worker().run())
+    try:
+        await eventually(done)
+        assert tries == [client]
+    finally:
+        working.cancel()
+        await asyncio.wait([working])
+
+
+async def test_a_worker_does_not_wait_for_what_will_not_come_by_itself(app: StoreApp) -> None:
+    @app.task
+    async def quick() -> None: ...
+
+    async def connect() -> Client:
+        raise Unavailable("PostgreSQL refused the connection: password authentication failed")
+
+    app.connect_by(connect)
+    with pytest.raises(Unavailable, match="password"):
+        await app.worker().run()
+
+
+def test_a_step_of_a_program_is_known_again_by_a_worker_that_imports_it(tmp_path: Path) -> None:
+    (tmp_path / "research.py").write_text(ASKS_ITS_NAME)
+    for way in (["research.py"], ["-m", "research"]):
+        done = subprocess.run(
+            [sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
+        assert done.stdout.split() == ["research.search", "research.search"], done.stderr
