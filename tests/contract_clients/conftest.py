@@ -18,6 +18,7 @@ from tests.api.conftest import store  # noqa: F401 - a fixture
 from tests.api.rig import Api, serving
 from tests.contract.conftest import database, place  # noqa: F401 - fixtures
 from tests.contract_clients.desk import Desk
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import ManualClock
 
 _numbers = itertools.count(1)
@@ -47,7 +48,7 @@ async def guarded(store: Store, clock: ManualClock, tenant: str, tmp_path: Path)
 @pytest.fixture
 async def http(api: Api, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
     """A client that talks to a server."""
-    client = HttpClient(api.url, patience_seconds=20)
+    client = HttpClient(api.url, patience_seconds=PATIENCE_SECONDS)
     yield Desk(client, api.engine, clock, tenant)
     await client.close()
 
@@ -56,7 +57,7 @@ async def http(api: Api, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]
 async def desk(request: pytest.FixtureRequest, api: Api, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
     """A client of every kind. The one in process shares the engine of the server, so that both see one queue."""
     if request.param == "over http":
-        client = HttpClient(api.url, patience_seconds=20)
+        client = HttpClient(api.url, patience_seconds=PATIENCE_SECONDS)
         yield Desk(client, api.engine, clock, tenant)
         await client.close()
     else:

@@ -11,6 +11,7 @@ from interlock.client.port import Client
 from interlock.storage.contract import Objects, Store
 from tests.api.rig import serving
 from tests.support.apps import TENANT, StoreApp
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import ManualClock
 
 
@@ -20,7 +21,7 @@ async def served_app(store: Store, clock: ManualClock, objects: Objects | None =
     async with serving(store, clock, Options(tenant=TENANT), objects=objects) as api:
 
         async def connect() -> Client:
-            return HttpClient(api.url)
+            return HttpClient(api.url, patience_seconds=PATIENCE_SECONDS)
 
         app = StoreApp(store, objects)
         app.connect_by(connect)

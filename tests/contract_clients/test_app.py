@@ -14,6 +14,7 @@ import interlock
 from interlock.domain.lifecycle import Status
 from interlock.worker.loop import Worker
 from tests.api.rig import Api
+from tests.support.eventually import PATIENCE_SECONDS
 
 MODULE = """
 import interlock
@@ -24,7 +25,6 @@ app = interlock.App("sqlite:///elsewhere.db")
 async def double(n: int) -> int:
     return 2 * n
 """
-TIMEOUT = 60.0
 
 
 async def token_for(api: Api, *roles: str, worker: str | None = None) -> str:
@@ -45,7 +45,7 @@ async def test_a_job_is_enqueued_run_and_awaited_through_a_server(guarded: Api) 
 
         job = await greet.enqueue(name="Ada")
         assert await Worker(app).run(drain=True) == 1
-        assert await job.result(timeout=TIMEOUT) == "HELLO ADA"
+        assert await job.result(timeout=PATIENCE_SECONDS) == "HELLO ADA"
         assert [event.message for event in await job.events()] == ["greeting"]
         assert (await job.history())[-1].actor.startswith("worker:crew/")
 
@@ -99,7 +99,7 @@ async def worker(directory: Path, *options: str, **variables: str) -> tuple[int,
         sys.executable, "-m", "interlock", "worker", "shop:app", "--drain", *options,
         cwd=directory, env={**os.environ, **variables}, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    _, said = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    _, said = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert process.returncode is not None
     return process.returncode, said.decode()
 

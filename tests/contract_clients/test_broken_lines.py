@@ -17,6 +17,7 @@ from interlock.wire import error_body, new_id
 from tests.api.rig import Api
 from tests.contract_clients.cutter import cutting
 from tests.contract_clients.desk import Desk, given, held, holder, request
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import ManualClock
 
 
@@ -25,7 +26,7 @@ async def test_producers_and_workers_converge_over_a_line_that_keeps_breaking(
     api: Api, clock: ManualClock, tenant: str, seed: int
 ) -> None:
     async with cutting(api.port, seed=seed) as cutter:
-        desk = Desk(HttpClient(cutter.url, patience_seconds=60), api.engine, clock, tenant)
+        desk = Desk(HttpClient(cutter.url, patience_seconds=PATIENCE_SECONDS), api.engine, clock, tenant)
         client = desk.client
         try:
             singles = await asyncio.gather(*(client.enqueue([request(payload=str(n))]) for n in range(12)))
@@ -80,7 +81,7 @@ async def test_a_tail_misses_nothing_and_repeats_nothing_however_often_it_breaks
 ) -> None:
     job = await http.running()
     async with cutting(api.port, seed=seed) as cutter:
-        client = HttpClient(cutter.url, patience_seconds=60)
+        client = HttpClient(cutter.url, patience_seconds=PATIENCE_SECONDS)
 
         async def follow() -> list[int]:
             return [row.seq async for row in client.tail(job.id)]
@@ -98,7 +99,7 @@ async def test_a_tail_misses_nothing_and_repeats_nothing_however_often_it_breaks
 async def test_waiting_for_a_result_survives_the_loss_of_its_connection(api: Api, http: Desk) -> None:
     job = await http.running()
     async with cutting(api.port, seed=7) as cutter:
-        client = HttpClient(cutter.url, patience_seconds=60)
+        client = HttpClient(cutter.url, patience_seconds=PATIENCE_SECONDS)
         waiting = asyncio.create_task(client.wait(job.id, seconds=50))
         await http.complete(job, '"done"')
         ended = await waiting

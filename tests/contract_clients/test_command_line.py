@@ -37,7 +37,7 @@ async def test_events_of_all_jobs_are_followed_through_a_server(api: Api, tenant
 
     following = asyncio.create_task(follow())
     try:
-        await eventually(something_is_heard, within=60)
+        await eventually(something_is_heard)
         assert {(row.job_id, row.message) for row in heard} == {(job.id, "going on")}
     finally:
         following.cancel()

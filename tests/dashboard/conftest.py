@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
 
 from interlock.api.app import create_app
 from interlock.api.options import Options
@@ -34,11 +34,12 @@ from tests.api.rig import resolved_to_nowhere
 from tests.contract.conftest import database, place  # noqa: F401 - fixtures
 from tests.dashboard import scene
 from tests.dashboard.scene import Scene
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.loops import share_the_loop_of_their_file
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
-PATIENCE_MS: Final = 240_000  # what is waited for comes in a moment, or on a busy machine in minutes
+PATIENCE_MS: Final = 1000 * PATIENCE_SECONDS
 expect.set_options(timeout=PATIENCE_MS)
 KEY: Final = b"the key of every server of one database"
 
@@ -151,7 +152,7 @@ async def launched() -> AsyncIterator[Browser]:
     found = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium")
     assert found is not None, "the dashboard is tested in Chromium: install it, or name it in CHROMIUM_PATH"
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=found, args=["--no-sandbox"], timeout=PATIENCE_MS)
         try:
             yield browser
         finally:
@@ -163,6 +164,12 @@ async def patient(chromium: Browser, **options: Any) -> BrowserContext:
     context = await chromium.new_context(**options)
     context.set_default_timeout(PATIENCE_MS)
     return context
+
+
+async def follow(leads_on: Locator) -> None:
+    """Press a link or a button, and wait for the page it leads to: a click returns before that has come."""
+    async with leads_on.page.expect_navigation():
+        await leads_on.click()
 
 
 async def press_at_once(page: Page, *keys: str) -> None:

@@ -15,9 +15,10 @@ from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS
 from interlock.domain.principal import local
 from interlock.wire import TokenRequest
 from tests.dashboard import scene
-from tests.dashboard.conftest import Board, a_server, patient
+from tests.dashboard.conftest import Board, a_server, follow, patient
 from tests.dashboard.scene import Scene
 from tests.dashboard.test_walk import DOWNLOADED
+from tests.support.eventually import PATIENCE_SECONDS
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
@@ -26,7 +27,7 @@ async def signed_in(board: Board, chromium: Browser, token: str) -> Page:
     page = await (await patient(chromium, java_script_enabled=False)).new_page()
     await page.goto(f"{board.url}/sign-in")
     await page.get_by_label("Token").fill(token)
-    await page.get_by_role("button", name="Sign in").click()
+    await follow(page.get_by_role("button", name="Sign in"))
     return page
 
 
@@ -39,7 +40,7 @@ async def test_a_session_begins_with_a_token_and_ends_when_asked_or_idle(
     page = await (await patient(chromium, java_script_enabled=False)).new_page()
     await page.goto(f"{guarded.url}/jobs?status=running")
     await page.get_by_label("Token").fill(await guarded.token("read", tenant=tenant))
-    await page.get_by_role("button", name="Sign in").click()
+    await follow(page.get_by_role("button", name="Sign in"))
     assert page.url == f"{guarded.url}/jobs?status=running"
     (cookie,) = await page.context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
@@ -53,7 +54,7 @@ async def test_a_session_begins_with_a_token_and_ends_when_asked_or_idle(
 
     page = await signed_in(guarded, chromium, await guarded.token("read", tenant=tenant))
     cookies = await page.context.cookies()
-    await page.get_by_role("button", name="Sign out").click()
+    await follow(page.get_by_role("button", name="Sign out"))
     await page.context.add_cookies(cookies)  # type: ignore[arg-type]
     await page.goto(guarded.url)
     assert await page.inner_text("h1") == "Sign in"
@@ -76,7 +77,7 @@ async def test_a_revoked_token_is_out_at_once(guarded: Board, tenant: str, chrom
     page = await signed_in(guarded, chromium, admin)
     await page.goto(f"{guarded.url}/tokens")
     await page.get_by_text("Revoke…").click()
-    await page.get_by_role("button", name="Revoke").click()
+    await follow(page.get_by_role("button", name="Revoke"))
     assert await page.inner_text("h1") == "Sign in"
 
 
@@ -118,7 +119,7 @@ async def test_a_session_is_known_to_every_server_of_one_database_until_its_toke
     minted = await guarded.engine.tokens.create(admin, TokenRequest(roles=["read", "operate"]))
     same = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant)
     other = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant, key=b"another")
-    async with same as second, other as stranger, httpx2.AsyncClient(trust_env=False) as http:
+    async with same as second, other as stranger, httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as http:
         cookie = {"cookie": await signed_in_cookie(http, guarded.url, minted.text)}
         form = form_token_of((await http.get(f"{guarded.url}/jobs", headers=cookie)).text)
         assert (await http.get(f"{second.url}/jobs", headers=cookie)).status_code == 200
@@ -134,7 +135,7 @@ async def test_a_session_is_known_to_every_server_of_one_database_until_its_toke
 
 
 async def test_a_session_that_is_used_gets_a_fresh_cookie_with_the_same_flags(guarded: Board, tenant: str) -> None:
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_SECONDS) as http:
         cookie = await signed_in_cookie(http, guarded.url, await guarded.token("read", tenant=tenant))
         assert "set-cookie" not in (await http.get(f"{guarded.url}/jobs", headers={"cookie": cookie})).headers
         guarded.ticks.now += RENEW_SECONDS
@@ -159,7 +160,7 @@ def test_the_key_of_the_sessions_is_kept_where_nobody_else_reads_it(tmp_path: Pa
 @pytest.mark.parametrize("path", ["/sign-in", "/approve", "/approve/decide"])
 async def test_whoever_guesses_wrong_too_often_waits(guarded: Board, tenant: str, path: str) -> None:
     token = await guarded.token("read", tenant=tenant)
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         form = {"form_token": form_token_of((await http.get("/sign-in")).text), "decision": "approve"}
         told = [(await http.post(path, data=form | {"token": f"guess {n}"})).status_code for n in range(MOST_GUESSES)]
         assert told == [401 if path == "/sign-in" else 404] * MOST_GUESSES
@@ -183,7 +184,7 @@ async def test_no_action_reaches_into_another_tenant(guarded: Board, tenant: str
     theirs = await scene.play(guarded.engine, f"{tenant}-other")
     ours = await guarded.token("read", "operate", "admin", "produce", "approve", tenant=tenant)
     before = await everything_of(guarded, theirs)
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         cookie = {"cookie": await signed_in_cookie(http, guarded.url, ours)}
         form = {"form_token": form_token_of((await http.get("/queues", headers=cookie)).text), "decision": "approve"}
         form |= {"priority": "9", "max_concurrency": "9", "action": "cancel", "id": theirs.queued}
@@ -210,7 +211,7 @@ async def everything_of(board: Board, stage: Scene) -> object:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
 async def test_a_form_of_another_site_is_refused(board: Board, stage: Scene, origin: str) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         page = (await http.get("/queues")).text
         token = page.partition('name="form_token" value="')[2].partition('"')[0]
         assert token
@@ -225,7 +226,7 @@ async def test_a_form_of_another_site_is_refused(board: Board, stage: Scene, ori
 
 
 async def test_every_answer_has_a_policy_that_lets_nothing_in(board: Board, stage: Scene) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         for path in (one.path for one in pages() if one.method == "GET"):
             answer = await http.get(stage.fill(path))
             policy = answer.headers["content-security-policy"]
@@ -237,7 +238,7 @@ async def test_every_answer_has_a_policy_that_lets_nothing_in(board: Board, stag
 
 
 async def test_an_action_is_never_done_by_a_link(board: Board, stage: Scene) -> None:
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         for path in {one.path for one in pages() if one.method == "POST"} - {
             one.path for one in pages() if one.method == "GET"
         }:
@@ -246,7 +247,7 @@ async def test_an_action_is_never_done_by_a_link(board: Board, stage: Scene) -> 
 
 async def test_signing_in_leads_to_no_other_site(guarded: Board, tenant: str) -> None:
     token = await guarded.token("read", tenant=tenant)
-    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False) as http:
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         for there in ("//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "/%0d%0ax"):
             page = (await http.get("/sign-in")).text
             form = page.partition('name="form_token" value="')[2].partition('"')[0]

@@ -15,7 +15,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from interlock.wire import JobRequest
-from tests.dashboard.conftest import Board, patient
+from tests.dashboard.conftest import Board, follow, patient
 from tests.dashboard.scene import Scene
 
 PRESSED = {
@@ -41,12 +41,12 @@ async def page(chromium: Browser) -> AsyncIterator[Page]:
 async def test_a_waiting_job_gets_a_priority_and_is_cancelled(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/jobs/{stage.queued}")
     await page.get_by_label("Priority").fill("77")
-    await page.get_by_role("button", name="Set").click()
+    await follow(page.get_by_role("button", name="Set"))
     assert (await board.engine.reads.job(stage.tenant, stage.queued)).priority == 77
 
     await page.get_by_text("Cancel…").click()
     await page.get_by_label("Reason").fill("not needed")
-    await page.get_by_role("button", name="Cancel the job").click()
+    await follow(page.get_by_role("button", name="Cancel the job"))
     job = await board.engine.reads.job(stage.tenant, stage.queued)
     assert (job.status, job.cancel_reason) == (Status.CANCELLED, "not needed")
     assert "The job is cancelled" in await page.inner_text(".said")
@@ -56,12 +56,12 @@ async def test_a_waiting_job_gets_a_priority_and_is_cancelled(board: Board, stag
 async def test_a_lease_is_revoked_and_a_tree_cancelled_by_force(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/jobs/{stage.running}")
     await page.get_by_text("Revoke the lease…").click()
-    await page.get_by_role("button", name="Revoke").click()
+    await follow(page.get_by_role("button", name="Revoke"))
     assert (await board.engine.reads.job(stage.tenant, stage.running)).worker is None
 
     await page.get_by_text("Cancel…").click()
     await page.get_by_label("with everything below it").check()
-    await page.get_by_role("button", name="Cancel the job").click()
+    await follow(page.get_by_role("button", name="Cancel the job"))
     children = await board.engine.reads.jobs(stage.tenant, Filter(parent_id=stage.running))
     assert [child.status for child in children] == [Status.CANCELLED]
 
@@ -75,7 +75,7 @@ async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_presse
         await page.get_by_role("button", name="Redrive").click(modifiers=["Control"])
     beside = await opened.value
     await beside.wait_for_url("**?said=redriven")
-    await page.get_by_role("button", name="Redrive").click()
+    await follow(page.get_by_role("button", name="Redrive"))
     await page.wait_for_url("**?said=redriven")
     assert page.url == beside.url
     again = await board.engine.reads.job(stage.tenant, page.url.rpartition("/")[2].partition("?")[0])
@@ -86,28 +86,28 @@ async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_presse
 async def test_many_are_cancelled_after_a_page_that_says_how_many(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/jobs?type=embed-page")
     await page.get_by_label("With").select_option("filter")
-    await page.get_by_role("button", name="Cancel…").click()
+    await follow(page.get_by_role("button", name="Cancel…"))
     assert await page.inner_text("h1") == "Cancel 15 jobs?"
-    await page.get_by_role("button", name="Cancel 15 jobs").click()
+    await follow(page.get_by_role("button", name="Cancel 15 jobs"))
     assert await page.inner_text(".said") == "Done for 15 jobs."
     left = await board.engine.reads.jobs(stage.tenant, Filter(type="embed-page", statuses=(Status.QUEUED,)))
     assert left == []
 
     await page.goto(f"{board.url}/jobs?status=dead_letter")
     await page.locator("tbody input[type=checkbox]").first.check()
-    await page.get_by_role("button", name="Redrive…").click()
-    await page.get_by_role("button", name="Redrive 1 job").click()
+    await follow(page.get_by_role("button", name="Redrive…"))
+    await follow(page.get_by_role("button", name="Redrive 1 job"))
     assert await board.engine.reads.jobs(stage.tenant, Filter(type="import-feed", statuses=(Status.QUEUED,)))
 
 
 async def test_an_approver_edits_and_approves(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/approvals")
-    await page.get_by_role("link", name="Publish “What moves the sea”?").click()
+    await follow(page.get_by_role("link", name="Publish “What moves the sea”?"))
     assert await page.get_by_label("Title").input_value() == "What moves the sea"
     await page.get_by_label("Title").fill('Tides, "explained"')
     await page.get_by_label("audience").select_option("members")
     await page.get_by_label("notify").check()
-    await page.get_by_role("button", name="Approve").click()
+    await follow(page.get_by_role("button", name="Approve"))
 
     gate = await board.engine.gates.get(stage.tenant, stage.gate)
     assert gate.status is GateStatus.APPROVED
@@ -134,9 +134,9 @@ async def test_after_a_decision_the_next_approval_comes_up(board: Board, stage: 
         "Publish “What moves the sea”?",
     ]
     await page.goto(f"{board.url}/approvals/{stage.gate}")
-    await page.get_by_role("link", name="Previous").click()
+    await follow(page.get_by_role("link", name="Previous"))
     assert page.url.endswith(urgent)
-    await page.get_by_role("button", name="Deny").click()
+    await follow(page.get_by_role("button", name="Deny"))
     assert await page.inner_text(".said") == "Denied. This is the next one."
     assert await page.inner_text("h1") == "Publish “What moves the sea”?"
     assert (await board.engine.gates.get(stage.tenant, urgent)).status is GateStatus.DENIED
@@ -146,7 +146,7 @@ async def test_after_a_decision_the_next_approval_comes_up(board: Board, stage: 
 async def test_one_vote_of_two_leaves_the_approval_open_and_counted(board: Board, stage: Scene, page: Page) -> None:
     gate = await another_gate(board, stage.tenant, "Move the money?", required=2)
     await page.goto(f"{board.url}/approvals/{gate}")
-    await page.get_by_role("button", name="Approve").click()
+    await follow(page.get_by_role("button", name="Approve"))
     assert await page.inner_text(".said") == "Your vote counts; more are needed."
     assert "1 of 2" in await page.inner_text("main")
 
@@ -156,7 +156,7 @@ async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Boar
     await page.get_by_label("Title").fill("Tides")
     await page.get_by_label("Comment").fill("shorter")
     await page.get_by_label("readers").evaluate("field => { field.type = 'text'; field.value = 'many' }")
-    await page.get_by_role("button", name="Approve").click()
+    await follow(page.get_by_role("button", name="Approve"))
     assert "readers must be a number" in await page.get_by_role("alert").inner_text()
     assert await page.get_by_label("Title").input_value() == "Tides"
     assert await page.get_by_label("Comment").input_value() == "shorter"
@@ -168,14 +168,14 @@ async def test_a_link_is_minted_once_and_its_bearer_denies(board: Board, stage: 
     sent: list[str] = []
     page.on("request", lambda asked: sent.append(asked.url))
     await page.goto(f"{board.url}/approvals/{stage.gate}")
-    await page.get_by_role("button", name="Make a link").click()
+    await follow(page.get_by_role("button", name="Make a link"))
     link = await page.inner_text(".secret")
 
     await page.goto(board.url + link)
     await page.get_by_role("button", name="Deny").wait_for()
     assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
     await page.get_by_label("Comment").fill("not today")
-    await page.get_by_role("button", name="Deny").click()
+    await follow(page.get_by_role("button", name="Deny"))
     await page.get_by_text("Denied.").wait_for()
 
     gate = await board.engine.gates.get(stage.tenant, stage.gate)
@@ -188,9 +188,9 @@ async def test_the_bearer_of_a_link_can_paste_it_without_script(board: Board, st
     minted = await board.engine.gates.mint(local(stage.tenant), stage.gate)
     await page.goto(f"{board.url}/approve")
     await page.get_by_label("Token of the link").fill(minted.token)
-    await page.get_by_role("button", name="Look at it").click()
+    await follow(page.get_by_role("button", name="Look at it"))
     await page.get_by_label("audience").select_option("everybody")
-    await page.get_by_role("button", name="Approve").click()
+    await follow(page.get_by_role("button", name="Approve"))
     assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.APPROVED
 
 
@@ -199,11 +199,11 @@ async def test_a_queue_is_paused_and_resumed(board: Board, stage: Scene, page: P
     card = page.locator("li.card", has=page.get_by_role("link", name="embed-page"))
     await card.get_by_text("Pause…").click()
     await card.get_by_label("Reason").fill("upstream is down")
-    await card.get_by_role("button", name="Pause").click()
+    await follow(card.get_by_role("button", name="Pause"))
     queue = await board.engine.reads.queue(stage.tenant, "embed-page")
     assert queue.pause_reason == "upstream is down"
 
-    await card.get_by_role("button", name="Resume").click()
+    await follow(card.get_by_role("button", name="Resume"))
     assert (await board.engine.reads.queue(stage.tenant, "embed-page")).paused_at is None
 
 
@@ -224,7 +224,7 @@ async def test_the_limit_of_an_agent_is_raised_and_what_waited_behind_it_is_show
     await row.get_by_text("Limit…").click()
     await row.get_by_label("At once").fill("3")
     await row.get_by_label("strict").uncheck()
-    await row.get_by_role("button", name="Set").click()
+    await follow(row.get_by_role("button", name="Set"))
     agent = await board.engine.registry.agent(stage.tenant, "line", "solo")
     assert (agent.max_concurrency, agent.strict, agent.defaults) == (3, False, before.defaults)
     assert await page.locator("td[data-name=Behind] a").count() == 0
@@ -239,24 +239,24 @@ async def test_a_subscription_of_a_group_is_renewed_gets_a_new_secret_and_ends(
     await page.get_by_label("Group").fill("night")
     await page.get_by_label("At most every").fill("90")
     await page.get_by_label("Ends after days").fill("2")
-    await page.get_by_role("button", name="Subscribe").click()
+    await follow(page.get_by_role("button", name="Subscribe"))
     first = await page.inner_text(".secret")
     assert "night" in await page.locator("tr", has_text="receiver.example/member").inner_text()
 
-    await page.get_by_role("link", name="https://receiver.example/member").click()
+    await follow(page.get_by_role("link", name="https://receiver.example/member"))
     facts = await page.inner_text("main")
     assert ["group night" in facts, "1 min 30 s" in facts, "ends in 2 d" in facts] == [True, True, True]
     await page.get_by_text("Renew…").click()
-    await page.get_by_role("button", name="Renew").click()
+    await follow(page.get_by_role("button", name="Renew"))
     assert await page.inner_text(".said") == "Renewed."
     assert "ends in" not in await page.inner_text("main")
     await page.get_by_text("New secret…").click()
-    await page.get_by_role("button", name="Make a new secret").click()
+    await follow(page.get_by_role("button", name="Make a new secret"))
     second = await page.inner_text(".secret")
     assert second.startswith("whsec_")
     assert second != first
     await page.get_by_text("Unsubscribe…").click()
-    await page.get_by_role("button", name="Unsubscribe").click()
+    await follow(page.get_by_role("button", name="Unsubscribe"))
     assert await page.inner_text(".said") == "The subscription is gone."
 
 
@@ -265,17 +265,17 @@ async def test_what_jobs_bring_themselves_is_signed_listed_and_sent_again(
 ) -> None:
     await page.goto(f"{board.url}/webhooks")
     await page.get_by_text("New secret…").click()
-    await page.get_by_role("button", name="Make a new secret").click()
+    await follow(page.get_by_role("button", name="Make a new secret"))
     assert (await page.inner_text(".secret")).startswith("whsec_")
     who = local(stage.tenant)
     job = await board.engine.jobs.enqueue(who, JobRequest(type="t", webhook="https://receiver.example/own"))
     await board.engine.jobs.cancel(who, job.id)
 
-    await page.get_by_role("link", name="All deliveries").click()
+    await follow(page.get_by_role("link", name="All deliveries"))
     row = page.locator("tr", has=page.locator(f'a[href="/jobs/{job.id}"]'))
-    await row.get_by_role("button", name="Send again").click()
+    await follow(row.get_by_role("button", name="Send again"))
     assert await page.inner_text(".said") == "It will be sent again."
-    await page.get_by_role("link", name="dead", exact=True).click()
+    await follow(page.get_by_role("link", name="dead", exact=True))
     assert "None has this status." in await page.inner_text("main")
 
 
@@ -283,7 +283,7 @@ async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: 
     await page.goto(f"{board.url}/audit")
     await page.get_by_label("Job").fill(stage.dead)
     await page.get_by_label("Actor").fill("worker:macbook-7")
-    await page.get_by_role("button", name="Search").click()
+    await follow(page.get_by_role("button", name="Search"))
     assert await page.locator("tbody td[data-name=What]").all_inner_texts() == ["claim → running", "fail → dead letter"]
 
     await page.goto(f"{board.url}/audit?actor=maker&after=2000-01-01T00:00&before=2000-01-02T00:00")
@@ -291,9 +291,9 @@ async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: 
     await page.goto(f"{board.url}/audit?actor=nobody&from_seq=3")
     assert "No row fits" in await page.inner_text("main")
 
-    await page.get_by_role("link", name="Verify").click()
+    await follow(page.get_by_role("link", name="Verify"))
     assert "every chain fits" in await page.get_by_role("status").inner_text()
-    await page.get_by_role("link", name="Show the head").click()
+    await follow(page.get_by_role("link", name="Show the head"))
     assert await page.inner_text(".digest") == await board.engine.reads.head()
 
 
@@ -301,19 +301,19 @@ async def test_somebody_is_told_told_again_and_told_no_more(board: Board, stage:
     await page.goto(f"{board.url}/webhooks")
     await page.get_by_label("Address").fill("https://receiver.example/hook")
     await page.get_by_text("job.cancelled").check()
-    await page.get_by_role("button", name="Subscribe").click()
+    await follow(page.get_by_role("button", name="Subscribe"))
     assert (await page.inner_text(".secret")).startswith("whsec_")
     await board.engine.jobs.cancel(local(stage.tenant), stage.queued)
 
     await page.goto(f"{board.url}/webhooks")
-    await page.get_by_role("link", name="https://receiver.example/hook").click()
-    await page.get_by_role("button", name="Send again").click()
+    await follow(page.get_by_role("link", name="https://receiver.example/hook"))
+    await follow(page.get_by_role("button", name="Send again"))
     assert await page.inner_text(".said") == "It will be sent again."
 
     await page.goto(f"{board.url}/webhooks")
     row = page.locator("tr", has=page.get_by_role("link", name="https://receiver.example/hook"))
     await row.get_by_text("Unsubscribe…").click()
-    await row.get_by_role("button", name="Unsubscribe").click()
+    await follow(row.get_by_role("button", name="Unsubscribe"))
     assert await page.get_by_text("https://receiver.example/hook").count() == 0
 
 
@@ -321,7 +321,7 @@ async def test_a_token_is_shown_once_and_revoked(board: Board, stage: Scene, pag
     await page.goto(f"{board.url}/tokens")
     await page.get_by_label("Description").fill("the night shift")
     await page.get_by_text("operate", exact=True).check()
-    await page.get_by_role("button", name="Make it").click()
+    await follow(page.get_by_role("button", name="Make it"))
     text = await page.inner_text(".secret")
     assert (await board.engine.tokens.authenticate(text)).roles == {"operate"}
 
@@ -329,5 +329,5 @@ async def test_a_token_is_shown_once_and_revoked(board: Board, stage: Scene, pag
     assert text not in await page.content()
     row = page.locator("tr", has_text="the night shift")
     await row.get_by_text("Revoke…").click()
-    await row.get_by_role("button", name="Revoke").click()
+    await follow(row.get_by_role("button", name="Revoke"))
     assert "revoked" in await page.locator("tr", has_text="the night shift").inner_text()

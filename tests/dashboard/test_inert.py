@@ -21,6 +21,7 @@ from tests.dashboard.corpus import CORPUS, VECTORS
 from tests.dashboard.hostile import NAMES, PLAIN, Ask, Planted, Planter
 from tests.dashboard.test_walk import DOWNLOADED, QUERIES
 from tests.dashboard.watched import UNPAINTED, Watched, bundles, is_inert, shows_all, tab_of, usual
+from tests.support.eventually import PATIENCE_SECONDS
 
 LISTS = (
     "/", "/jobs?status=running", "/approvals?status=all", "/queues", "/agents", "/workers", "/tokens", "/webhooks",
@@ -67,7 +68,10 @@ async def test_no_page_is_made_of_anything_else_when_the_text_is_hostile(
 ) -> None:
     who, sessions = Principal(tenant, user("somebody"), ROLES), Sessions(KEY, seconds=board.ticks)
     another = a_server(board.engine, board.clock, board.ticks, auth=True, tenant=tenant)
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=240) as http, another as guarded:
+    async with (
+        httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http,
+        another as guarded,
+    ):
         form_token = (await http.get("/tokens")).text.partition('name="form_token" value="')[2].partition('"')[0]
         planted = await Planter(board.engine, tenant, form_token, sessions).plant(TEXTS)
         assert await fields.lacking(board.engine, who, planted, TEXTS) == {}

@@ -18,6 +18,7 @@ from interlock.engine.engine import Engine
 from interlock.wire import AgentName, JobRequest
 from tests.dashboard.conftest import Board
 from tests.dashboard.test_walk import DOWNLOADED, QUERIES
+from tests.support.eventually import PATIENCE_SECONDS
 
 JOBS = 100_000
 BATCH = 1_000
@@ -85,7 +86,7 @@ async def test_a_hundred_thousand_jobs_are_looked_at_and_steered(board: Board, t
     who = local(tenant)
     await fill(board.engine, who)
     # The limit is no measure of quickness but of sense: a page that read everything for each row would not come back.
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         for query, shown in FILTERS.items():
             answer = await http.get(f"/jobs?{query}")
             assert answer.status_code == 200, query

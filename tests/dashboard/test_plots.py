@@ -16,6 +16,7 @@ from interlock.domain.principal import local
 from interlock.domain.registry import Minute, QueueStats
 from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, patient
+from tests.support.eventually import PATIENCE_SECONDS
 
 NOW = 100 * MINUTE + 1
 
@@ -42,7 +43,7 @@ async def quarter_of_an_hour(board: Board, tenant: str) -> None:
 
 async def test_the_first_look_shows_the_hour_that_nobody_watched(board: Board, tenant: str) -> None:
     await quarter_of_an_hour(board, tenant)
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         for path in ("/", "/queues"):
             text = (await http.get(path)).text
             svgs = re.findall(r'aria-label="([^"]+) in the last 15 minutes, at most ([^"]+)">(.*?)</svg>', text, re.S)

@@ -15,8 +15,14 @@ from interlock.domain.decide import Fail
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from interlock.wire import JobRequest
-from tests.dashboard.conftest import Board, patient, press_at_once
+from tests.dashboard.conftest import Board, follow, patient, press_at_once
 from tests.dashboard.scene import Scene
+
+# What a button says next, which it may say for no longer than a busy machine needs to look.
+FIRST_WORD = """button => {
+  window.firstWord = new Promise((said) =>
+    new MutationObserver(() => said(button.textContent)).observe(button, { childList: true }));
+}"""
 
 
 async def opened(board: Board, chromium: Browser, path: str, *, script: bool = True) -> Page:
@@ -36,15 +42,15 @@ def test_a_narrowed_query_keeps_the_rest_and_begins_at_its_first_page() -> None:
 async def test_what_is_seen_in_a_row_narrows_the_list_further(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, "/jobs?status=running", script=False)
     assert await page.locator("tbody tr").count() == 2
-    await page.get_by_role("link", name="macbook-7").first.click()
-    await page.get_by_role("link", name="planner/atlas").click()
-    await page.get_by_role("link", name="ocean", exact=True).click()
+    await follow(page.get_by_role("link", name="macbook-7").first)
+    await follow(page.get_by_role("link", name="planner/atlas"))
+    await follow(page.get_by_role("link", name="ocean", exact=True))
     assert page.url.partition("?")[2] == "status=running&worker=macbook-7&agent=planner%2Fatlas&tag=ocean"
     assert await page.locator("tbody tr").count() == 1
     await page.get_by_label("And tag").fill("desert")
-    await page.get_by_role("button", name="Filter").click()
+    await follow(page.get_by_role("button", name="Filter"))
     assert "No job fits." in await page.inner_text("main")
-    await page.get_by_role("link", name="Show all").click()
+    await follow(page.get_by_role("link", name="Show all"))
     assert await page.locator("tbody tr").count() > 20
 
 
@@ -52,7 +58,7 @@ async def test_a_filter_leaves_empty_fields_out_of_its_address(board: Board, sta
     page = await opened(board, chromium, "/jobs")
     await page.get_by_label("Type").fill("crawl")
     await page.get_by_text("queued", exact=True).first.click()
-    await page.get_by_role("button", name="Filter").click()
+    await follow(page.get_by_role("button", name="Filter"))
     await expect(page).to_have_url(f"{board.url}/jobs?status=queued&type=crawl")
 
 
@@ -61,7 +67,7 @@ async def test_many_are_confirmed_under_the_words_that_chose_them(
 ) -> None:
     page = await opened(board, chromium, "/jobs?status=queued&type=embed-page", script=False)
     await page.get_by_label("With").select_option("filter")
-    await page.get_by_role("button", name="Cancel…").click()
+    await follow(page.get_by_role("button", name="Cancel…"))
     assert await page.locator("main .tag").all_inner_texts() == ["status: queued", "type: embed-page"]
     await page.goto(f"{board.url}/jobs/bulk?action=cancel&scope=filter&typ=embed-page")
     assert "all jobs" in await page.inner_text("main")
@@ -113,7 +119,8 @@ async def test_every_page_has_a_key_of_its_own(board: Board, stage: Scene, chrom
     assert len(set(keys)) == len(keys)
     page = await opened(board, chromium, "/")
     for path, name, _, key in NAVIGATION:
-        await press_at_once(page, "g", key)
+        async with page.expect_navigation():  # by its end the keys of the next page are heard
+            await press_at_once(page, "g", key)
         await expect(page).to_have_url(board.url + path)
         await expect(page.locator(".top nav [aria-current]")).to_have_text(name)
 
@@ -146,8 +153,10 @@ async def test_a_value_is_copied_as_the_exact_text(board: Board, stage: Scene, c
     context = await patient(chromium, permissions=["clipboard-read", "clipboard-write"])
     page = await context.new_page()
     await page.goto(f"{board.url}/jobs/{stage.running}")
-    await page.get_by_role("region", name="Payload").get_by_role("button", name="Copy").click()
-    await expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    button = page.get_by_role("region", name="Payload").get_by_role("button", name="Copy")
+    await button.evaluate(FIRST_WORD)
+    await button.click()
+    assert await page.evaluate("firstWord") == "Copied"
     copied = await page.evaluate("navigator.clipboard.readText()")
     assert copied == (await board.engine.reads.job(stage.tenant, stage.running)).payload
     assert json.loads(copied)["depth"] == 3

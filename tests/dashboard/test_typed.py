@@ -22,6 +22,7 @@ from tests.dashboard.scene import Scene
 from tests.dashboard.test_poison import NAMES as KNOWN_FIELDS
 from tests.dashboard.test_walk import DOWNLOADED
 from tests.dashboard.watched import bundles, is_inert, tab_of
+from tests.support.eventually import PATIENCE_SECONDS
 
 NAMES_AT_ONCE: Final = 45  # what the longest head of a request has room for, spelled as addresses spell it
 READS: Final = re.compile(r"""\.(?:one|all|raw|number|whole|instant)\(["'](\w+)["']\)""")
@@ -63,7 +64,9 @@ def test_every_field_that_a_page_reads_is_known() -> None:
 async def test_what_is_typed_anywhere_comes_back_as_text(board: Board, stage: Scene, chromium: Browser) -> None:
     texts = tomes()
     shown: set[str] = set()
-    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=240, follow_redirects=True) as http:
+    async with httpx2.AsyncClient(
+        base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS, follow_redirects=True
+    ) as http:
         token = (await http.get("/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]
         for page in (one for one in pages() if one.path not in DOWNLOADED):
             for path, said in typed(stage, page):

@@ -86,7 +86,7 @@ def server(postgres: Postgres) -> Iterator[Server]:
     opened.close()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(row=rows)
 def test_postgresql_computes_the_same_hash(server: Server, row: Row) -> None:
     assert server.hash(row) == history_hash(*row)

@@ -18,6 +18,7 @@ from tests.api.conftest import place, store  # noqa: F401 - fixtures
 from tests.api.rig import Api, serving
 from tests.contract.conftest import database  # noqa: F401 - a fixture
 from tests.faces.codeq_hooks import HERE, SECRET
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.receiver import Receiver, receiver
 from tests.support.stores import ManualClock
@@ -62,7 +63,7 @@ async def open_api(
     async with serving(
         store, clock, Options(tenant=f"hooks-{tmp_path.name}", faces=["codeq"]),
         objects=Directory(tmp_path / "artifacts"), limits=Limits(webhooks=HERE),
-        outside=Outside(HERE, deadline_seconds=30.0), codeq_secret=SECRET,
+        outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS), codeq_secret=SECRET,
     ) as served:  # fmt: skip
         yield served
 
@@ -77,7 +78,7 @@ async def closed_api(
     """Auth is on, and webhooks may reach this machine; there is no secret of codeQ's."""
     async with serving(
         store, clock, Options(auth=True, tenant=f"hooks-{tmp_path.name}", faces=["codeq"]),
-        limits=Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=30.0),
+        limits=Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS),
     ) as served:  # fmt: skip
         yield served
 

@@ -25,7 +25,7 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.api.rig import Api
 from tests.faces.agents import EVERYBODY, MODES, WORKERS, agent_on_stdio, command, grant
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, SECOND, ManualClock
 
@@ -184,7 +184,7 @@ def test_what_came_before_the_end_of_the_input_is_answered(url: str) -> None:
         tell(running, '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[1]}}')
         tell(running, call(2, "claim_job", types=["nothing"], wait_seconds=60))
         tell(running, call(3, "queue_stats"))
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
         answers = {said["id"]: said for said in map(json.loads, out.splitlines())}
         assert answers[1]["result"]["structuredContent"]["status"] == "queued"
         assert answers[2]["result"]["structuredContent"] == {"jobs": []}
@@ -199,7 +199,7 @@ async def test_sigterm_ends_it_in_good_order(url: str, place: str, postgres: Pos
         answer(running)
         tell(running, call(2, "claim_job", types=["late"], wait_seconds=60))
         running.send_signal(signal.SIGTERM)
-        assert running.wait(timeout=60) == 0
+        assert running.wait(timeout=PATIENCE_SECONDS) == 0
     store = await opened("sqlite", place, postgres)
     assert await store.find(TENANT, Filter(statuses=(Status.RUNNING,))) == []
     await store.close()

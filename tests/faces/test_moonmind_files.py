@@ -12,6 +12,7 @@ import httpx2
 from tests.api.rig import Api
 from tests.faces.test_moonmind_jobs import act, claim, enqueue, refuses, running
 from tests.faces.words import NEVER, RFC3339, told
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import ManualClock
 
 BASE = "/api/queue"
@@ -160,7 +161,7 @@ async def test_events_are_streamed_until_the_job_has_ended(api: Api) -> None:
     reading = asyncio.create_task(read())
     told(await act(api, id, "events", b'{"workerId":"w1","message":"half way"}'), 201)
     told(await act(api, id, "complete", b'{"workerId":"w1"}'), 200)
-    got = await asyncio.wait_for(reading, 30)
+    got = await asyncio.wait_for(reading, PATIENCE_SECONDS)
     assert {name for name, _ in got} == {"queue_event"}
     assert {event["message"] for _, event in got} == {"Job queued", "Job claimed", "half way", "Job completed"}
     assert len(got) == 4

@@ -25,7 +25,7 @@ from tests.process.conftest import Judge, new_id
 from tests.support.crew import Place, until
 
 VERBS: Final = ("open", "mint", "decide", "resume", "expire", "void")
-LEASE_SECONDS: Final = 0.4
+LEASE_SECONDS: Final = 3.0  # time enough to open a gate on a slow disk
 DECIDED: Final = {GateStatus.APPROVED: Decision.APPROVE, GateStatus.DENIED: Decision.DENY}
 CLOSING: Final = {GateStatus.EXPIRED: Verb.EXPIRE, GateStatus.VOID: Verb.CANCEL}
 LAST: Final = ("user:last", Decision.APPROVE)

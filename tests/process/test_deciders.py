@@ -29,6 +29,7 @@ from tests.process import acts
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
 from tests.support.crew import Crew, Failed, until
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import find_binaries
 from tests.support.receiver import receiver
 
@@ -176,11 +177,14 @@ def everything_kept(judge: Judge) -> bytes:
         path = Path(judge.place.address)
         return b"".join(file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*")))
     dump = subprocess.run(
-        [find_binaries() / "pg_dump", "--dbname", judge.admin_dsn], capture_output=True, check=True, timeout=60
+        [find_binaries() / "pg_dump", "--dbname", judge.admin_dsn],
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     where = subprocess.run(
         [find_binaries() / "psql", "--dbname", judge.admin_dsn, "-Atc", "show data_directory"],
-        capture_output=True, check=True, timeout=60, text=True,
+        capture_output=True, check=True, timeout=PATIENCE_SECONDS, text=True,
     )  # fmt: skip
     log = Path(where.stdout.strip()) / "pg_wal"
     if not os.access(log, os.R_OK):  # a server that was given to the tests may be anywhere

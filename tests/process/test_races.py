@@ -37,7 +37,9 @@ async def test_concurrent_claims_grant_every_job_exactly_once(judge: Judge) -> N
     with Crew(judge.place, 8) as crew:
         for limit in (1, 7, 50):
             ids = await judge.add(150 if FAST else 600)
-            answers = crew.race(*((acts.claim_all, ClaimAsk(f"w{i}", limit=limit)) for i in range(8)))
+            answers = crew.race(
+                *((acts.claim_all, ClaimAsk(f"w{i}", limit=limit, lease_seconds=3600.0)) for i in range(8))
+            )
             no_one_failed(answers)
             granted = Counter(id for answer in answers for id, _ in answer)
             assert granted == Counter(ids)

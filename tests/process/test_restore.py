@@ -21,6 +21,7 @@ from tests.process.acts import TENANT, said
 from tests.process.conftest import Judge
 from tests.process.toil import Book, toil
 from tests.support.crew import Place, until
+from tests.support.eventually import eventually
 
 ENOUGH = 60
 MINE = ClaimAsk("w", types=frozenset({"waiting"}), affinity_keys=frozenset({"w"}), lease_seconds=600.0, claim_id="mine")
@@ -90,13 +91,22 @@ async def backup(judge: Judge, stop: asyncio.Event, work: asyncio.Task[None]) ->
     name = urlsplit(judge.admin_dsn).path[1:]
     admin = await asyncpg.connect(judge.admin_dsn.replace(f"/{name}", "/postgres"))
     try:
-        await admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name)
-        await admin.execute(f"create database {name}_restored template {name}")
+        await eventually(lambda: _copied(admin, name))
         elsewhere = [dsn.replace(f"/{name}", f"/{name}_restored") for dsn in (judge.place.address, judge.admin_dsn)]
         yield Judge(Place("postgres", elsewhere[0]), judge.store, elsewhere[1])
     finally:
         await admin.execute(f"drop database if exists {name}_restored with (force)")
         await admin.close()
+
+
+async def _copied(admin: asyncpg.Connection[asyncpg.Record], name: str) -> bool:
+    """With nobody in it, which those who were there may take longer to leave than PostgreSQL waits."""
+    await admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name)
+    try:
+        await admin.execute(f"create database {name}_restored template {name}")
+    except asyncpg.ObjectInUseError:
+        return False
+    return True
 
 
 def _vacuum_into(source: str, target: str) -> None:

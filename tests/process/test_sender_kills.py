@@ -23,11 +23,11 @@ from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
 from tests.process.test_kills import orphans_gone
 from tests.process.toil import toil_in_a_process
-from tests.support.crew import Member, Place, members, until
+from tests.support.crew import TIMEOUT, Member, Place, members, until
 from tests.support.receiver import Receiver, receiver
 
 JOBS = 12
-LEASE_SECONDS = 0.4
+LEASE_SECONDS = 0.4  # of senders that are killed, after which what they had in hand is due again
 HERE = Allowance.of(["127.0.0.1"])
 SECRET = "whsec_" + "c2VjcmV0" * 4
 
@@ -84,8 +84,8 @@ async def test_a_sender_killed_at_any_stage_misses_nothing(judge: Judge, stage: 
                 passed = await receive(member)
                 await end(member)
             assert passed[stage] == nth
-        outside = Outside(HERE)
-        survivor = Sender(judge.store, outside, lease_seconds=LEASE_SECONDS)
+        outside = Outside(HERE, deadline_seconds=TIMEOUT)
+        survivor = Sender(judge.store, outside, lease_seconds=2 * TIMEOUT)
         survivor.start()
 
         async def all_told() -> bool:

@@ -15,7 +15,7 @@ from interlock.storage.contract import Store
 from interlock.storage.shards.move import Moved
 from interlock.storage.shards.opening import open_router
 from tests.process.moving import FRESH_SECONDS, Load, move
-from tests.support.crew import Failed, Member
+from tests.support.crew import TIMEOUT, Failed, Member
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
 from tests.support.shards import copied_shards
@@ -73,8 +73,10 @@ async def rows_left(owner: str) -> int:
 
 
 async def test_a_tenant_is_moved_under_load_by_movers_that_are_killed_at_every_point_of_the_way(
-    databases: dict[str, str], postgres: Postgres
+    databases: dict[str, str], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # From one mover's death to the end of the next, and of those that die where it had stopped.
+    monkeypatch.setattr("interlock.storage.shards.routing.MOVE_SECONDS", TIMEOUT)
     owners = {name: postgres.dsn(database) for name, database in databases.items()}
     addresses = {name: postgres.dsn(database, user=APP_LOGIN) for name, database in databases.items()}
     store = await open_router(addresses, size=4, fresh_seconds=FRESH_SECONDS)
@@ -82,7 +84,7 @@ async def test_a_tenant_is_moved_under_load_by_movers_that_are_killed_at_every_p
         await store.set_agent(TENANT, Agent("planner", "one", max_concurrency=2))
         load = Load(store, TENANT)
         working = asyncio.create_task(load.run())
-        await eventually(lambda: _true(working.done() or len(load.ended) > 20), within=60)
+        await eventually(lambda: _true(working.done() or len(load.ended) > 20))
         (home,) = await store.homes(TENANT)
         here, there = (home.name, "b" if home.name == "a" else "a")
         first = await attempt(owners, there, None)
@@ -103,7 +105,7 @@ async def test_a_tenant_is_moved_under_load_by_movers_that_are_killed_at_every_p
         assert await rows_left(owners[here]) == 0
 
         done = load.rounds
-        await eventually(lambda: _true(working.done() or load.rounds > done + 5), within=60)
+        await eventually(lambda: _true(working.done() or load.rounds > done + 5))
         load.stop()
         await working
         await check(store, load, owners[there])

@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.support.launch import NOBODY, launch, must_drop_root
 
-TIMEOUT: Final = 120.0
+TIMEOUT: Final = 600.0
 
 
 def own(path: Path) -> None:

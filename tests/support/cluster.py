@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -24,8 +25,8 @@ from tests.support.children import Child, end_stranger, own
 from tests.support.postgres import PostgresMissing, find_binaries, free_port
 
 NAMES: Final = ("anna", "bert", "cleo")
-START_SECONDS: Final = 120.0
-CHANGE_SECONDS: Final = 180.0
+START_SECONDS: Final = 600.0
+CHANGE_SECONDS: Final = 600.0
 LEADER_TTL_SECONDS: Final = 20  # Patroni takes no less
 
 Way = Callable[[str, int], int]
@@ -70,7 +71,7 @@ class Keeper:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/version", timeout=5) as answer:
                 return bool(json.load(answer)["etcdcluster"][0].isdigit())
-        except (OSError, ValueError, KeyError):
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
             return False
 
 
@@ -119,7 +120,7 @@ class Node:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return 0, ""
 
     def _settings(self, binaries: Path, keepers: Sequence[Keeper]) -> dict[str, Any]:

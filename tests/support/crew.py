@@ -20,7 +20,7 @@ from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 
-TIMEOUT: Final = 120.0
+TIMEOUT: Final = 600.0  # what is waited for comes in a moment, or on a busy machine in minutes
 HEAD_START: Final = 0.002
 
 _context = multiprocessing.get_context("forkserver")

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import asyncpg
 
+from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
 
 LARGEST: Final = 64 * 1024 * 1024  # what has grown beyond this is cheaper to make anew than to empty
@@ -91,12 +92,22 @@ async def _give_back(postgres: Postgres, database: Emptied) -> None:
     if await _empty(postgres, database):
         _idle.setdefault(postgres, {}).setdefault(database.template, []).append(database)
     else:
-        await _administer(postgres, f"drop database {database.name} with (force)")
+        await drop_database(postgres, database.name)
+
+
+async def copy_database(postgres: Postgres, name: str, template: str) -> None:
+    """Make a database from another, which nobody uses any more."""
+    await _administer(postgres, f"create database {name} template {template}")
+
+
+async def drop_database(postgres: Postgres, name: str) -> None:
+    """Whoever still uses it has to go."""
+    await _administer(postgres, f"drop database if exists {name} with (force)")
 
 
 async def _make(postgres: Postgres, template: str) -> Emptied:
     name = f"interlock_emptied_{os.getpid()}_{next(_numbers)}"
-    await _administer(postgres, f"create database {name} template {template}")
+    await copy_database(postgres, name, template)
     connection = await asyncpg.connect(postgres.dsn(name))
     try:
         tables = [row[0] for row in await connection.fetch(_TABLES)]
@@ -133,8 +144,17 @@ async def _rows(connection: asyncpg.Connection[asyncpg.Record], tables: Iterable
 
 
 async def _administer(postgres: Postgres, statement: str) -> None:
+    """Again if somebody is still on the way out of the database: PostgreSQL waits for them, but for seconds only."""
     connection = await asyncpg.connect(postgres.dsn())
+
+    async def done() -> bool:
+        try:
+            await connection.execute(statement)
+        except asyncpg.ObjectInUseError:
+            return False
+        return True
+
     try:
-        await connection.execute(statement)
+        await eventually(done)
     finally:
         await connection.close()

@@ -23,7 +23,7 @@ from tests.support.launch import NOBODY, launch, must_drop_root
 
 GIVEN = "INTERLOCK_TEST_POSTGRES"
 OLDEST = 15
-TIMEOUT = 120.0
+TIMEOUT = 600.0
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",

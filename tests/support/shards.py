@@ -10,11 +10,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
-import asyncpg
-
 from interlock.domain.shards import first_home
 from interlock.storage.shards.joining import add_shard
-from tests.support.emptied import lent_database
+from tests.support.emptied import copy_database, lent_database
 from tests.support.postgres import Postgres
 from tests.support.stores import TEMPLATE
 
@@ -40,12 +38,8 @@ def copied_shards(postgres: Postgres) -> Iterator[dict[str, str]]:
 async def _templates(postgres: Postgres) -> dict[str, str]:
     templates = {shard: f"{TEMPLATE}_{shard}" for shard in SHARDS}
     if TEMPLATE not in _made:
-        admin = await asyncpg.connect(postgres.dsn())
-        try:
-            for template in templates.values():
-                await admin.execute(f"create database {template} template {TEMPLATE}")
-        finally:
-            await admin.close()
+        for template in templates.values():
+            await copy_database(postgres, template, TEMPLATE)
         for shard in SHARDS:
             await add_shard({name: postgres.dsn(template) for name, template in templates.items()}, shard)
         _made.add(TEMPLATE)

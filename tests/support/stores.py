@@ -17,7 +17,7 @@ import asyncpg
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore, migrate
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.support.emptied import emptied_database
+from tests.support.emptied import copy_database, drop_database, emptied_database
 from tests.support.postgres import Postgres
 
 START: Final = 1_800_000_000_000_000  # some day in 2027
@@ -80,13 +80,11 @@ def migrated_file(path: Path) -> str:
 async def fresh_database(postgres: Postgres) -> AsyncIterator[str]:
     """The name of a new migrated database, dropped afterwards; whoever only needs it empty takes an `empty_database`."""
     name = f"interlock_test_{os.getpid()}_{next(_numbers)}"
-    admin = await asyncpg.connect(postgres.dsn())
     try:
-        await admin.execute(f"create database {name} template {TEMPLATE}")
+        await copy_database(postgres, name, TEMPLATE)
         yield name
     finally:
-        await admin.execute(f"drop database if exists {name} with (force)")
-        await admin.close()
+        await drop_database(postgres, name)
 
 
 def empty_database(postgres: Postgres) -> AbstractAsyncContextManager[str]:
