@@ -12,7 +12,7 @@ import msgspec
 from interlock.api.native import shown
 from interlock.api.problems import Refusal
 from interlock.api.routes import Answer, Call, Nothing
-from interlock.api.waiting import patience
+from interlock.api.waiting import is_admitted, patience
 from interlock.domain.progress import EventRow, Place
 from interlock.errors import Error, Invalid, Unauthenticated
 
@@ -85,6 +85,8 @@ async def _lasting(call: Call[None, Any], pieces: AsyncIterator[bytes], source: 
                         yield KEEP_ALIVE
                         continue
                     done, next_piece = next_piece, None
+                    if not await is_admitted(call):
+                        break
                     yield done.result()
             except (EndOfStream, Error):
                 return  # what is told is complete, or the client will come back and resume

@@ -9,20 +9,21 @@ from typing import Any, Final
 
 from interlock.api.problems import Refusal
 from interlock.api.routes import Call
+from interlock.domain.decide import Release
+from interlock.domain.job import Job
+from interlock.domain.policy import ClaimAsk
 from interlock.errors import Unauthenticated, Unavailable
 
-# What is known of a credential may be three quarters of a second old; together they stay within a second.
-LOOK_AT_CREDENTIAL_SECONDS: Final = 0.2
+LOOK_AT_CREDENTIAL_SECONDS: Final = 5.0  # while there is nothing to tell; whatever is told is preceded by a look
 
 
 @asynccontextmanager
 async def patience(call: Call[Any, Any]) -> AsyncIterator[asyncio.Event]:
     """An event for whoever waits: set when the caller has gone or the service stops, so that waiting has no point.
 
-    It is also set when the credential of the caller has ended; then nothing that was waited for may be answered.
+    It is also set when the credential of the caller has ended; then nothing that was waited for is answered.
     """
     enough = asyncio.Event()
-    refused = False
 
     async def caller_gone() -> None:
         while (await call.receive())["type"] != "http.disconnect":
@@ -34,16 +35,10 @@ async def patience(call: Call[Any, Any]) -> AsyncIterator[asyncio.Event]:
         enough.set()
 
     async def credential_ends() -> None:
-        nonlocal refused
-        while not refused:
+        while not enough.is_set():
             await asyncio.sleep(LOOK_AT_CREDENTIAL_SECONDS)
-            try:
-                await call.authenticate(call.route, call.headers)
-            except Unavailable:
-                continue  # nobody can tell just now
-            except Exception:  # every face refuses in words of its own
-                refused = True
-        enough.set()
+            if not await is_admitted(call):
+                enough.set()
 
     with call.trail.seat.parked():
         watchers = [asyncio.create_task(caller_gone()), asyncio.create_task(service_stops())]
@@ -55,8 +50,34 @@ async def patience(call: Call[Any, Any]) -> AsyncIterator[asyncio.Event]:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
-    if refused:
+    if not await is_admitted(call):
         raise Unauthenticated
+
+
+async def is_admitted(call: Call[Any, Any]) -> bool:
+    """Whether the credential of a call that has waited still counts; as long as nobody can tell, it does."""
+    if call.service.everybody is not None:
+        return True
+    try:
+        await call.authenticate(call.route, call.headers)
+    except Unavailable:
+        return True
+    except Exception:  # every face refuses in words of its own
+        return False
+    return True
+
+
+async def claim_patiently(call: Call[Any, Any], ask: ClaimAsk, seconds: float) -> list[Job]:
+    """Wait for jobs. Those that come too late for a caller go back, and no attempt is spent."""
+    async with patience(call) as enough:
+        jobs: list[Job] = await call.engine.leases.claim(call.who.tenant, ask, wait_seconds=seconds, enough=enough)
+        # A caller who has gone can ask for them again only by a name; one who is no longer admitted, not at all.
+        has_gone = enough.is_set() and not call.service.stopping.is_set() and ask.claim_id is None
+        if jobs and (has_gone or not await is_admitted(call)):
+            orders = [Release(job.id, job.fence, ask.worker, reason="the caller went away") for job in jobs]
+            await call.engine.leases.finishes(call.who.tenant, orders)
+            jobs = []
+    return jobs
 
 
 async def upload_in_time(call: Call[Any, Any], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -15,7 +15,7 @@ from interlock.api.codeq.tasks import LARGEST_BATCH_BODY, MOST_AT_ONCE
 from interlock.api.face import Lenient, Said
 from interlock.api.native.shown import kept
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
-from interlock.api.waiting import patience
+from interlock.api.waiting import claim_patiently
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.codeq import BASE
 from interlock.domain.decide import Complete, Fail, Finish, Release
@@ -110,7 +110,7 @@ async def claim_task(call: Call[Claim, Nothing]) -> Answer:
     jobs = await _in_order(call, ask, body.commands, 1)
     seconds = min(max(body.wait_seconds or 0.0, 0.0), LONGEST_WAIT_SECONDS)
     if not jobs and seconds:
-        jobs = await _waited(call, ask, seconds)
+        jobs = await claim_patiently(call, ask, seconds)
     return answer((await shown.tasks(call, jobs))[0]) if jobs else _nothing()
 
 
@@ -291,17 +291,6 @@ async def _in_order(call: Call[Any, Any], ask: ClaimAsk, commands: Sequence[str]
         if len(jobs) < count:
             some = ask._replace(types=types, limit=count - len(jobs))
             jobs += await call.engine.leases.claim(call.who.tenant, some)
-    return jobs
-
-
-async def _waited(call: Call[Any, Any], ask: ClaimAsk, seconds: float) -> list[Job]:
-    async with patience(call) as enough:
-        jobs = await call.engine.leases.claim(call.who.tenant, ask, wait_seconds=seconds, enough=enough)
-        if jobs and enough.is_set() and not call.service.stopping.is_set():
-            # The caller has gone and will never know of them: they go back, and no attempt is spent.
-            orders = [Release(job.id, job.fence, ask.worker, reason="the caller went away") for job in jobs]
-            await call.engine.leases.finishes(call.who.tenant, orders)
-            return []
     return jobs
 
 

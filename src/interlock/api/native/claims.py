@@ -10,10 +10,9 @@ from interlock import wire
 from interlock.api import auth, shapes
 from interlock.api.native import shown
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
-from interlock.api.waiting import patience
+from interlock.api.waiting import claim_patiently
 from interlock.domain import policy
 from interlock.domain.approval import Approval
-from interlock.domain.decide import Release
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import StepRow
@@ -43,16 +42,10 @@ class ClaimRequest(Request, frozen=True, kw_only=True):
 async def claim(call: Call[ClaimRequest, Nothing]) -> Answer:
     """Lease jobs, the best first; with `wait_seconds`, wait for the first. The same `claim_id` again gets the same."""
     ask = _ask(call)
-    if not call.body.wait_seconds:
+    if call.body.wait_seconds:
+        jobs = await claim_patiently(call, ask, call.body.wait_seconds)
+    else:
         jobs = await call.engine.leases.claim(call.who.tenant, ask)
-        return answer({"jobs": await _granted(call, jobs)})
-    async with patience(call) as enough:
-        jobs = await call.engine.leases.claim(call.who.tenant, ask, wait_seconds=call.body.wait_seconds, enough=enough)
-        if jobs and enough.is_set() and not call.service.stopping.is_set() and ask.claim_id is None:
-            # The caller has gone and cannot ask for these again: they go back, and no attempt is spent.
-            orders = [Release(job.id, job.fence, ask.worker, reason="the caller went away") for job in jobs]
-            await call.engine.leases.finishes(call.who.tenant, orders)
-            jobs = []
     return answer({"jobs": await _granted(call, jobs)})
 
 
