@@ -256,3 +256,14 @@ async def test_signing_in_leads_to_no_other_site(guarded: Board, tenant: str) ->
             assert answer.headers["location"].startswith("/"), there
             assert answer.headers["location"][1:2] not in ("/", "\\"), there
             http.cookies.clear()
+
+
+async def test_a_page_that_is_not_there_says_so_to_a_browser_and_the_api_to_a_program(board: Board) -> None:
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+        for path, accept, kind in (
+            ("/no-such/page", "text/html,*/*;q=0.8", "text/html; charset=utf-8"),
+            ("/no-such/page", "*/*", "application/problem+json"),
+            ("/v1/no-such", "text/html,*/*;q=0.8", "application/problem+json"),
+        ):
+            response = await http.get(path, headers={"accept": accept})
+            assert (response.status_code, response.headers["content-type"]) == (404, kind)

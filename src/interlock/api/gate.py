@@ -102,6 +102,9 @@ class Gate:
                 trail.route = f"{prefix}/*"
                 await app(scope, exchange.receive, exchange.send)
                 return
+        if "/" in self._mounts and not path.startswith("/v1/") and "text/html" in (trail.headers.get("accept") or ""):
+            await self._mounts["/"](scope, exchange.receive, exchange.send)  # which has a page for what is not there
+            return
         nothing = Refusal("no_such_route", "nothing is served under this path")
         await send_answer(refusal(nothing, trail), exchange.send, trail)
 
