@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from interlock.domain.job import Enqueued, Filter
+from interlock.domain.approval import Approval, GateFilter, GateStatus
+from interlock.domain.job import Enqueued, Filter, Job
 from interlock.domain.progress import SMALLEST_ID, Place
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.token import NewToken
 from interlock.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.copying import CopyDiffers
+from interlock.storage.shards.copying import Copier, CopyDiffers
 from interlock.storage.shards.move import Moved, Mover
 from interlock.storage.shards.opening import open_router
 from interlock.storage.shards.router import Router
@@ -216,6 +217,70 @@ async def test_a_move_that_was_begun_can_be_called_off_until_the_tenant_has_left
         await move(owners, desk, "b")
     assert await home_of(desk) == "b"
     assert await desk.job(held.id)
+    await desk.verify()
+
+
+async def asked_and_ended(desk: Desk) -> Job:
+    """A job that somebody had to approve, and that has left a file behind."""
+    job = await desk.running()
+    await show(desk, file(job))
+    return await approved_and_ended(desk, await waiting(desk, job=job))
+
+
+async def approved_and_ended(desk: Desk, asking: tuple[Job, Approval]) -> Job:
+    await decided(desk, ballot(asking[1]))
+    (job,) = await desk.claim(limit=1)
+    assert job.id == asking[0].id
+    await desk.do(complete(job))
+    return job
+
+
+async def test_a_job_that_ends_while_it_is_copied_has_its_gate_whoever_ends_the_move(
+    desk: Desk, owners: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = await waiting(desk)
+    ended: list[Job] = []
+    stragglers = Copier.stragglers
+
+    async def end_first(copier: Copier) -> list[str]:
+        if not ended:
+            ended.append(await approved_and_ended(desk, asking))
+        return await stragglers(copier)
+
+    monkeypatch.setattr(Copier, "stragglers", end_first)
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until="caught up")
+    assert ended
+    await move(owners, desk, "b")
+    (gate,) = await desk.store.approvals(desk.tenant, [asking[1].id])
+    assert gate is not None
+    assert gate.status is GateStatus.APPROVED
+
+
+@pytest.mark.parametrize("point", ["cleared approval", "cleared artifact", "cleared job", "cleared job_history"])
+async def test_a_move_that_was_half_called_off_can_still_be_made(
+    desk: Desk, owners: dict[str, str], point: str
+) -> None:
+    job = await asked_and_ended(desk)
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until="caught up")
+    before = (await listed(desk, job), await desk.store.find_approvals(desk.tenant, GateFilter()))
+    with pytest.raises(Stop):
+        await move(owners, desk, "a", until=point)
+    await move(owners, desk, "b")
+    assert (await listed(desk, job), await desk.store.find_approvals(desk.tenant, GateFilter())) == before
+    await desk.verify()
+
+
+async def test_what_is_forgotten_of_an_ended_job_between_two_attempts_stays_forgotten(
+    desk: Desk, owners: dict[str, str]
+) -> None:
+    forgotten, other = await asked_and_ended(desk), await asked_and_ended(desk)
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until="caught up")
+    assert await desk.store.forget_artifacts(desk.tenant, [forgotten.id]) == 1
+    await move(owners, desk, "b")
+    assert (len(await listed(desk, forgotten)), len(await listed(desk, other))) == (0, 1)
     await desk.verify()
 
 

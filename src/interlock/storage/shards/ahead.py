@@ -75,9 +75,12 @@ class Ahead:
             }
             ended = {row["id"]: row["version"] for row in rows if row["ended"]}
             living = [row["id"] for row in rows if not row["ended"]]
-            # A job that has ended changes no more: as an earlier attempt has brought it, it may stay.
-            missing = [id for id, version in ended.items() if there.get(id) != version]
-            await self._copier.copy_jobs(missing, living)
+            # As an earlier attempt has brought a job that has ended, it may stay, unless that was being undone. What
+            # little may change of such a job is noted.
+            kept = [id for id, version in ended.items() if there.get(id) == version]
+            if not await self._copier.is_whole(kept):
+                kept = []
+            await self._copier.copy_jobs(sorted(ended.keys() - kept), living)
             await self._copier.check_jobs(list(ended), living)
             self._gated |= await self._copier.gated(living)
         return last
@@ -88,11 +91,13 @@ class Ahead:
         for ids in batched(again, self._step):
             async with self._new.transaction():
                 before = await self._copier.arrived(ids)
-                await self._copier.copy_jobs((), ids)
-                await self._copier.check_jobs((), ids)
+                ended = await self._copier.ended(ids)
+                living = sorted(set(ids).difference(ended))
+                await self._copier.copy_jobs(ended, living)
+                await self._copier.check_jobs(ended, living)
                 after = await self._copier.arrived(ids)
             self._size = Size(self._size.jobs + after.jobs - before.jobs, self._size.rows + after.rows - before.rows)
-            self._gated |= await self._copier.gated(ids)
+            self._gated |= await self._copier.gated(living)
         return len(again)
 
 

@@ -135,9 +135,13 @@ class Copier:
         await target.execute(_AS_THEY_ARE)
         return cls(source, target, tenant, {name: tables[name] for name in tables if name not in APART}, at)
 
-    async def begin(self) -> None:
-        """To be called alone: what changes from now on is noted, and new routes have numbers above those of now."""
-        await self._source.execute("delete from interlock.straggler where tenant = $1", self._tenant)
+    async def begin(self, *, anew: bool) -> None:
+        """To be called alone: what changes from now on is noted, and new routes have numbers above those of now.
+
+        What was noted for an attempt that was interrupted is still to be done.
+        """
+        if anew:
+            await self._source.execute("delete from interlock.straggler where tenant = $1", self._tenant)
         self._last_route = int(await self._source.fetchval("select last_value from interlock.route_no"))
 
     async def copy_routes(self) -> None:
@@ -169,6 +173,14 @@ class Copier:
             await self._copy_owned(table, living)
             self._at(f"copied {table}")
         await self._same_counts(dict.fromkeys(GATES, _BY_JOB), living)
+
+    async def ended(self, ids: Sequence[str]) -> list[str]:
+        """Those of some jobs that have ended."""
+        rows = await self._source.fetch(
+            f"select id from interlock.job where tenant = $1 and {_JOBS} and status >= 'succeeded'",
+            self._tenant, list(ids),
+        )  # fmt: skip
+        return [row[0] for row in rows]
 
     async def gated(self, ids: Sequence[str]) -> set[str]:
         """Those of some jobs that have a gate, or had one."""
@@ -202,6 +214,14 @@ class Copier:
     async def arrived(self, ids: Sequence[str]) -> Size:
         """What the target has of some jobs."""
         return Size(*await self._target.fetchrow(_SIZE, self._tenant, list(ids)) or (0, 0))
+
+    async def is_whole(self, ended: Sequence[str]) -> bool:
+        """Whether the target has as many rows of some jobs that have ended."""
+        try:
+            await self._same_counts(OWNED, ended)
+        except CopyDiffers:
+            return False
+        return True
 
     async def check_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
         """Both sides have as many rows of some jobs."""

@@ -107,7 +107,7 @@ class Mover:
             await old.execute("insert into interlock.tenant (tenant, state) values ($1, 'leaving')", tenant)
         async with self._alone(old, tenant):
             await _set_state(old, tenant, "leaving")
-            await copier.begin()
+            await copier.begin(anew=standing != "leaving")
         self._at("leaving")
         if arrived == "here":  # a copy from before the tenant went on living at its source
             await copier.clear(new)
