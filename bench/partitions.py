@@ -50,7 +50,7 @@ class Layout:
                 for day in range(2 - partitions, 1):
                     moment = now + timedelta(days=day)
                     await admin.execute(f"alter database {name} set interlock.clock = '{moment.isoformat()}'")
-                    await partition(server.dsn(name), timedelta(days=1))
+                    await partition(server.dsn(name), 1)
                     await admin.execute(f"set interlock.clock = '{moment.isoformat()}'")
                     await admin.execute("select interlock.extend_history()")
                 await admin.execute(f"alter database {name} reset interlock.clock")

@@ -30,7 +30,7 @@ def error_classes() -> list[type[errors.Error]]:
     while waiting:
         waiting += (subs := waiting.pop().__subclasses__())
         found += subs
-    return sorted(set(found), key=lambda c: c.__name__)
+    return sorted({c for c in found if c.__module__ == errors.__name__}, key=lambda c: c.__name__)
 
 
 def commands() -> list[str]:

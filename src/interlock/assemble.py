@@ -49,7 +49,7 @@ async def open_store(url: str) -> Store:
         from interlock.storage.postgres.store import PostgresStore
 
         return await PostgresStore.open(url)
-    raise Invalid(f"{url.split('@')[-1].split('?')[0]!r} is not a database; {ADVICE}", pointer="/database")
+    raise _no_database(url)
 
 
 async def open_shards(shards: Mapping[str, str], *, supplier: str | ShardSupplier | None = None) -> Store:
@@ -93,7 +93,12 @@ async def migrate(url: str) -> list[str]:
         from interlock.storage.postgres.store import migrate as migrate_postgres
 
         return await migrate_postgres(url)
-    raise Invalid(f"{url.split('@')[-1].split('?')[0]!r} is not a database; {ADVICE}", pointer="/database")
+    raise _no_database(url)
+
+
+def _no_database(url: str) -> Invalid:
+    """Names no part of a URL that may hold a password."""
+    return Invalid(f"{url.split('@')[-1].split('?')[0]!r} is not a database; {ADVICE}", pointer="/database")
 
 
 async def migrate_all(settings: Settings) -> list[str]:

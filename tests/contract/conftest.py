@@ -27,7 +27,7 @@ from tests.support.loops import share_the_loop_of_their_file
 from tests.support.partitions import partitioned_database
 from tests.support.postgres import Postgres
 from tests.support.shards import SHARDS, copied_shards, resident
-from tests.support.stores import APP_LOGIN, ENGINES, TEMPLATE, ManualClock, migrated_file
+from tests.support.stores import APP_LOGIN, ENGINES, TEMPLATE, ManualClock, migrated_file, opened
 
 PARTITIONED: Final = "partitioned"
 ABOUT_HISTORY: Final = frozenset(
@@ -116,39 +116,27 @@ def watch() -> Watch:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def sqlite_store(place: str, clock: ManualClock) -> AsyncIterator[Store]:
-    store = await SQLiteStore.open(place, clock=clock)
-    try:
+    async with opened(SQLiteStore.open(place, clock=clock)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def postgres_store(database: str, watch: Watch, postgres: Postgres) -> AsyncIterator[Store]:
-    store = await PostgresStore.open(postgres.dsn(database, user=APP_LOGIN), size=2, clock=watch)
-    try:
+    async with opened(PostgresStore.open(postgres.dsn(database, user=APP_LOGIN), size=2, clock=watch)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def partitioned_store(partitioned: str, watch: Watch, postgres: Postgres) -> AsyncIterator[Store]:
-    store = await PostgresStore.open(postgres.dsn(partitioned, user=APP_LOGIN), size=2, clock=watch)
-    try:
+    async with opened(PostgresStore.open(postgres.dsn(partitioned, user=APP_LOGIN), size=2, clock=watch)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shards_store(shards: dict[str, str], watch: Watch, postgres: Postgres) -> AsyncIterator[Store]:
     addresses = {name: postgres.dsn(database, user=APP_LOGIN) for name, database in shards.items()}
-    store = await open_router(addresses, size=2, clock=watch)
-    try:
+    async with opened(open_router(addresses, size=2, clock=watch)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -127,7 +126,7 @@ async def test_history_is_partitioned_while_a_store_is_open_and_nothing_is_copie
         after = await ended(desk)
         assert [row.version for row in await desk.history(after)] == [1, 2, 3]
         assert await store.verify() == (3, 9, None)
-        assert await partition(postgres.dsn(name), timedelta(days=1)) is False
+        assert await partition(postgres.dsn(name), 1) is False
 
 
 async def test_partitions_are_made_ahead_and_only_once(store: PostgresStore, clock: ManualClock) -> None:
@@ -149,7 +148,7 @@ async def test_what_comes_while_nobody_makes_partitions_has_a_place_and_those_to
 
 
 async def test_the_width_of_those_to_come_can_be_changed(store: PostgresStore, place: str, postgres: Postgres) -> None:
-    assert await partition(postgres.dsn(place), timedelta(days=3)) is False
+    assert await partition(postgres.dsn(place), 3) is False
     newest = max(await store.history_parts(), key=lambda part: part.before or 0)
     assert newest.before is not None
     assert newest.first is not None
@@ -288,7 +287,7 @@ async def test_a_partition_goes_later_when_somebody_reads_history_just_now(
 async def test_only_the_owner_partitions_history(place: str, postgres: Postgres) -> None:
     async with empty_database(postgres) as name:
         with pytest.raises(Forbidden, match="connect with the owner's database URL"):
-            await partition(postgres.dsn(name, user=APP_LOGIN), timedelta(days=7))
+            await partition(postgres.dsn(name, user=APP_LOGIN), 7)
 
 
 async def test_ids_of_a_time_to_come_are_refused_before_anything_is_changed(

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 import asyncpg
@@ -50,7 +50,7 @@ async def partition_as_of(postgres: Postgres, database: str, now: int) -> None:
     admin = await asyncpg.connect(postgres.dsn())
     try:
         await admin.execute(f"alter database {database} set interlock.clock = '{time}'")
-        assert await partition(postgres.dsn(database), timedelta(days=1))
+        assert await partition(postgres.dsn(database), 1)
     finally:
         await admin.execute(f"alter database {database} reset interlock.clock")
         await admin.close()

@@ -7,10 +7,10 @@ import functools
 import itertools
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import asyncpg
 
@@ -19,6 +19,8 @@ from interlock.storage.postgres.store import PostgresStore, migrate
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.support.emptied import copy_database, drop_database, emptied_database
 from tests.support.postgres import Postgres
+
+S = TypeVar("S", bound=Store)
 
 START: Final = 1_800_000_000_000_000  # some day in 2027
 SECOND: Final = 1_000_000
@@ -93,22 +95,27 @@ def empty_database(postgres: Postgres) -> AbstractAsyncContextManager[str]:
 
 
 @asynccontextmanager
+async def opened(opening: Awaitable[S]) -> AsyncIterator[S]:
+    """A store, closed at the end."""
+    store = await opening
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
 async def open_store(
     engine: str, *, directory: Path, postgres: Postgres, clock: ManualClock | None
 ) -> AsyncIterator[Store]:
     """A store on a file or database without a job; on PostgreSQL as the app role."""
-    store: Store
     if engine == "sqlite":
         path = await asyncio.to_thread(migrated_file, directory / f"interlock-{next(_numbers)}.db")
-        store = await (SQLiteStore.open(path, clock=clock) if clock else SQLiteStore.open(path))
-        try:
+        async with opened(SQLiteStore.open(path, clock=clock) if clock else SQLiteStore.open(path)) as store:
             yield store
-        finally:
-            await store.close()
     else:
-        async with empty_database(postgres) as name:
-            store = await PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=4, clock=clock)
-            try:
-                yield store
-            finally:
-                await store.close()
+        async with (
+            empty_database(postgres) as name,
+            opened(PostgresStore.open(postgres.dsn(name, user=APP_LOGIN), size=4, clock=clock)) as database,
+        ):
+            yield database

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -70,10 +69,7 @@ def partition(
     async def command() -> list[tuple[str | None, bool]]:
         from interlock.storage.postgres.partitioning import partition
 
-        if not 0 < days <= 366:
-            raise Invalid("a partition is for an hour to 366 days", pointer="/days")
-        every = timedelta(days=days)
-        return [(shard, await partition(address, every)) for shard, address in _databases(common)]
+        return [(shard, await partition(address, days)) for shard, address in _databases(common)]
 
     done = guard(common, command)
     if common.json:

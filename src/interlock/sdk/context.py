@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MOST_CHILDREN_AT_ONCE: Final = 1000
-MOST_EVENTS_AT_ONCE: Final = 1000
+MOST_AT_ONCE: Final = 1000  # children, or events, in one call
 LARGEST_EVENT_PAYLOAD: Final = 6 * 1024  # so that there is room for the message
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
@@ -169,8 +168,8 @@ class Context:
         """A child for each call, given as its named arguments."""
         births = [self._birth(task, (), call) for call in calls]
         children: list[Child[R]] = []
-        for start in range(0, len(births), MOST_CHILDREN_AT_ONCE):
-            children += await self._enqueue(task, births[start : start + MOST_CHILDREN_AT_ONCE])
+        for start in range(0, len(births), MOST_AT_ONCE):
+            children += await self._enqueue(task, births[start : start + MOST_AT_ONCE])
         return children
 
     async def results(self, children: Iterable[Child[R]], /) -> list[R]:
@@ -192,7 +191,7 @@ class Context:
 
     def take_events(self) -> tuple[Event, ...]:
         """What was told since the last call, as much of it as one call may carry; who takes it sends it."""
-        taken, self._events = tuple(self._events[:MOST_EVENTS_AT_ONCE]), self._events[MOST_EVENTS_AT_ONCE:]
+        taken, self._events = tuple(self._events[:MOST_AT_ONCE]), self._events[MOST_AT_ONCE:]
         return taken
 
     def give_back(self, events: Sequence[Event]) -> None:

@@ -61,9 +61,8 @@ def _to_plain(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if dump is None:
         raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-    return dump(
-        mode="json", by_alias=True, round_trip=True
-    )  # as the model itself would read it, computed fields left out
+    # As the model itself would read it: under its aliases, computed fields left out.
+    return dump(mode="json", by_alias=True, round_trip=True)
 
 
 def _from_plain(wanted: Any, value: object) -> object:

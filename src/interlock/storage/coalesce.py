@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import nullcontext
 from typing import Final, Generic, TypeVar
 
 from interlock.storage.rounds import Rounds
@@ -52,11 +53,8 @@ class Coalescer(Generic[K, I, A]):
     async def _run(self, key: K) -> None:
         try:
             while key in self._waiting:
-                if self._rounds is None:
+                async with self._rounds or nullcontext():
                     await self._flush(key, self._take(key))
-                else:
-                    async with self._rounds:
-                        await self._flush(key, self._take(key))
         finally:
             del self._runners[key]
             for _, answer in self._waiting.pop(key, []):

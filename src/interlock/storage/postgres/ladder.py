@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Final
+from typing import Final, TypeVar
 
 import asyncpg
 
@@ -12,6 +13,8 @@ from interlock.errors import SchemaMismatch, Unavailable
 from interlock.storage.migrate import Migration, migrations, pending
 from interlock.storage.postgres.connection import Conn
 from interlock.storage.postgres.nodes import Nodes
+
+T = TypeVar("T")
 
 PACKAGE: Final = "interlock.storage.postgres"
 LOCK: Final = 7_166_011_201  # any number, the same in every version
@@ -54,25 +57,31 @@ async def migrate(dsn: str) -> list[str]:
     try:
         connection = await Nodes(dsn).connect()
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
-        raise Unavailable(f"PostgreSQL cannot be reached: {str(error) or 'no answer in time'}") from error
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + KEEP_TRYING_SECONDS
+        raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
     try:
-        while True:
-            try:
-                return await _climb(connection)
-            except asyncpg.LockNotAvailableError as error:
-                if clock() > deadline:
-                    raise Unavailable(
-                        "others have held the tables for too long; nothing was changed, migrate when it is quieter"
-                    ) from error
-                await asyncio.sleep(GIVE_WAY_SECONDS)
+        return await until_free(
+            lambda: _climb(connection),
+            "others have held the tables for too long; nothing was changed, migrate when it is quieter",
+        )
     except asyncpg.InsufficientPrivilegeError as error:
         raise SchemaMismatch(
             f"this role may not migrate the database ({error}); connect as the owner of the schema"
         ) from error
     finally:
         await connection.close()
+
+
+async def until_free(step: Callable[[], Awaitable[T]], trouble: str) -> T:
+    """What a step answers that gives way to whoever holds a table: it is tried again, for a while."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + KEEP_TRYING_SECONDS
+    while True:
+        try:
+            return await step()
+        except asyncpg.LockNotAvailableError as error:
+            if clock() > deadline:
+                raise Unavailable(trouble) from error
+            await asyncio.sleep(GIVE_WAY_SECONDS)
 
 
 async def _climb(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:

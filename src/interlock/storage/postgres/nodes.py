@@ -57,6 +57,8 @@ class Nodes:
                 )
             except asyncpg.TargetServerAttributeNotMatched:
                 errors[node] = ConnectionError("takes no writes")
+            except TimeoutError:
+                errors[node] = TimeoutError("no answer in time")
             except _FAILED as error:
                 errors[node] = error
             except _ODD as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, cast
@@ -17,7 +16,6 @@ from interlock.storage.postgres.nodes import Nodes
 Owner: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 GIVE_WAY_SECONDS: Final = 1
-KEEP_TRYING_SECONDS: Final = 120.0
 
 _ONE_AT_A_TIME: Final = "select pg_try_advisory_lock(hashtextextended('interlock history partition', 0))"
 _IS_PARTITIONED: Final = "select relkind = 'p' from pg_class where oid = 'interlock.job_history'::regclass"
@@ -38,14 +36,15 @@ _PROVE: Final = "alter table interlock.job_history validate constraint made_befo
 _TAKE_BACK: Final = "alter table interlock.job_history drop constraint if exists made_before"
 
 
-async def partition(dsn: str, every: timedelta) -> bool:
-    """Keep history in partitions of so much time from now on; False if it was already, and only the width is new.
+async def partition(dsn: str, days: float) -> bool:
+    """Keep history in partitions of so many days from now on; False if it was already, and only the width is new.
 
     Rows stay where they are: the table as it is becomes the first partition. That nothing in it is of a later time is
     proven while work goes on. Twice everybody has to wait for a moment; each time this gives way soon and tries again.
     """
-    if not timedelta(hours=1) <= every <= timedelta(days=366):
+    if not 1 / 24 <= days <= 366:
         raise Invalid("a partition is for an hour to 366 days", pointer="/days")
+    every = timedelta(days=days)
     try:
         connection = await Nodes(dsn).connect()
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
@@ -108,15 +107,10 @@ async def _widen(connection: Owner, every: timedelta) -> None:
 
 async def _giving_way(connection: Owner, step: Callable[[], Awaitable[object]]) -> None:
     """One transaction, tried again while others hold what it needs: whoever waits for a lock makes all others wait."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + KEEP_TRYING_SECONDS
-    while True:
-        try:
-            async with connection.transaction():
-                await connection.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS}s'")
-                await step()
-                return
-        except asyncpg.LockNotAvailableError as error:
-            if clock() > deadline:
-                raise Unavailable("others have held history for too long; try again when it is quieter") from error
-            await asyncio.sleep(GIVE_WAY_SECONDS)
+
+    async def attempt() -> None:
+        async with connection.transaction():
+            await connection.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS}s'")
+            await step()
+
+    await ladder.until_free(attempt, "others have held history for too long; try again when it is quieter")

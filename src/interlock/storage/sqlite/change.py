@@ -209,9 +209,7 @@ def _last_receipt(connection: Connection, tenant: str, job_id: str) -> Receipt:
     return receipt_of(history.of_job(connection, tenant, job_id)[-1])
 
 
-def write(
-    connection: Connection, tenant: str, changes: Sequence[tuple[Change, Found]], routes: Routes | None = None
-) -> None:
+def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, Found]], routes: Routes) -> None:
     """Write decided changes with their history."""
     if not changes:
         return
@@ -223,7 +221,7 @@ def write(
             standing.attempt, standing.fence, change.reason, change.metadata, now,
         )  # fmt: skip
         if change.edited is not None:
-            edits.write(connection, routes or Routes(tenant), tenant, change, seq)
+            edits.write(connection, routes, tenant, change, seq)
         else:
             updates.append(change._asdict() | {
                 "tenant": tenant, "seq": seq, "now": now, "awaiting": len(change.children),

@@ -13,6 +13,7 @@ from interlock.errors import Error, NotFound
 from interlock.storage.contract import Due
 from interlock.storage.sqlite import approvals, change
 from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.routes import Routes
 from interlock.storage.turns import turns
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ def _one_each(connection: Connection, tenant: str, ballots: Sequence[Ballot]) ->
         if ruling.change is not None:
             changes.append((ruling.change, here))
         answers.append(ruling.approval if ruling.refusal is None else Refused(ruling.refusal))
-    change.write(connection, tenant, changes)
+    change.write(connection, tenant, changes, Routes(tenant))
     return answers
 
 
