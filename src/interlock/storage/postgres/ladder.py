@@ -23,6 +23,7 @@ KEEP_TRYING_SECONDS: Final = 120.0
 VERBS: Final = (
     "stretches", "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
     "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit", "shards", "partitions",
+    "statistics",
 )  # fmt: skip
 
 _LADDER: Final = """
@@ -35,6 +36,12 @@ comment on column interlock.schema_migration.number is 'Its place in the ladder.
 comment on column interlock.schema_migration.name is 'The name of its file.';
 comment on column interlock.schema_migration.checksum is 'SHA-256 of its text; an altered file is refused.';
 comment on column interlock.schema_migration.applied_at is 'When it was applied.';
+"""
+
+# What a server may have set for everybody would cut work short that has to read a whole table.
+_NO_HURRY: Final = """
+select set_config(name, '0', false) from pg_settings where name in
+  ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')
 """
 
 _RIGHTS: Final = """
@@ -69,6 +76,11 @@ async def migrate(dsn: str) -> list[str]:
         ) from error
     finally:
         await connection.close()
+
+
+async def take_all_time(connection: Conn) -> None:
+    """Let a connection work for as long as it takes, whatever limits the server sets."""
+    await connection.execute(_NO_HURRY)
 
 
 async def until_free(step: Callable[[], Awaitable[T]], trouble: str) -> T:

@@ -23,6 +23,7 @@ class StretchVerbs(ABC):
         ((given,),) = await self._fetch("select interlock.places_given()")
         if 0 <= given - self._given_when_all_was_noted < jobs:
             return 0
+        await self._fetch("select interlock.look_at_new_tables()")
         noted = 0
         tails = await self._fetch("select * from interlock.long_tails($1, $2)", jobs, limit)
         for (tenant,) in tails:
