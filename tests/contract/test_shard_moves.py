@@ -11,6 +11,7 @@ import pytest
 
 from interlock.domain.approval import Approval, GateFilter, GateStatus
 from interlock.domain.job import Enqueued, Filter, Job
+from interlock.domain.presence import Sighting
 from interlock.domain.progress import SMALLEST_ID, Place
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.token import NewToken
@@ -20,6 +21,7 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.copying import Copier, CopyDiffers
 from interlock.storage.shards.move import Moved, Mover
 from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.owner import Owner
 from interlock.storage.shards.router import Router
 from interlock.wire import new_id
 from tests.contract.artifacts import file, listed, show
@@ -257,16 +259,19 @@ async def test_a_job_that_ends_while_it_is_copied_has_its_gate_whoever_ends_the_
     assert gate.status is GateStatus.APPROVED
 
 
-@pytest.mark.parametrize("point", ["cleared approval", "cleared artifact", "cleared job", "cleared job_history"])
+@pytest.mark.parametrize("point", ["not expected", "staying", "cleared approval", "cleared job", "cleared job_history"])
 async def test_a_move_that_was_half_called_off_can_still_be_made(
     desk: Desk, owners: dict[str, str], point: str
 ) -> None:
     job = await asked_and_ended(desk)
+    await desk.do(fail(await desk.running(), retryable=False))
     with pytest.raises(Stop):
-        await move(owners, desk, "b", until="caught up")
+        await move(owners, desk, "b", until="arrived" if point == "not expected" else "caught up")
     before = (await listed(desk, job), await desk.store.find_approvals(desk.tenant, GateFilter()))
     with pytest.raises(Stop):
         await move(owners, desk, "a", until=point)
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until="leaving" if point == "not expected" else "cleared job")
     await move(owners, desk, "b")
     assert (await listed(desk, job), await desk.store.find_approvals(desk.tenant, GateFilter())) == before
     await desk.verify()
@@ -306,6 +311,82 @@ async def test_jobs_are_not_deleted_while_their_tenant_is_copied(
     assert (await prune(desk)).deleted == 1
 
 
+async def test_a_tenant_between_two_shards_keeps_no_sweep_waiting(desk: Desk, owners: dict[str, str]) -> None:
+    beside = Desk(desk.store, resident("a", f"{desk.tenant}-beside"), desk.clock)
+    for one in (desk, beside):
+        await listen(one, "job.queued")
+        await one.running(lease_seconds=5)
+        await one.add(deadline=one.after(5), type="late")
+        await waiting(one, job=await one.running(type="asks"), expires_in_seconds=5)
+    desk.clock.advance(6)
+    with pytest.raises(Stop):
+        await move(owners, desk, "b", until="gone")
+    store = desk.store
+    sweeps = (store.due_leases, store.due_deadlines, store.due_gates, store.outbox.due_channels)
+    assert [{due.tenant for due in await sweep(1_000)} & {desk.tenant, beside.tenant} for sweep in sweeps] == [
+        {beside.tenant}
+    ] * 4
+    await move(owners, desk, "b")
+    for sweep in sweeps:
+        assert {desk.tenant, beside.tenant} <= {due.tenant for due in await sweep(1_000)}
+
+
+async def test_what_was_written_after_a_tenant_had_left_is_not_in_its_way_back(
+    desk: Desk, owners: dict[str, str]
+) -> None:
+    await desk.store.note_workers(desk.tenant, [Sighting("w1", ())])
+    await move(owners, desk, "b")
+    old = await asyncpg.connect(owners["a"])
+    try:
+        await old.execute("select interlock.note_workers($1, '{w1}', '{[]}')", desk.tenant)
+    finally:
+        await old.close()
+    await move(owners, desk, "a")
+    assert [worker.name for worker in await desk.store.workers(desk.tenant, limit=10)] == ["w1"]
+
+
+async def test_a_tenant_that_lives_in_two_databases_is_not_moved_until_somebody_says_which_counts(
+    desk: Desk, owners: dict[str, str]
+) -> None:
+    id = await desk.add()
+    await move(owners, desk, "b")
+    old, new = await asyncpg.connect(owners["a"]), await asyncpg.connect(owners["b"])
+    try:
+        # As when the first database is of a backup from before the move.
+        await old.execute("update interlock.tenant set state = 'here' where tenant = $1", desk.tenant)
+        await old.execute("update interlock.placement set shard = 'a' where tenant = $1", desk.tenant)
+        with pytest.raises(Conflict, match="lives in both databases"):
+            await move(owners, desk, "b")
+        assert await new.fetchval("select count(*) from interlock.job where tenant = $1", desk.tenant) == 1
+        await old.execute("update interlock.tenant set state = 'gone' where tenant = $1", desk.tenant)
+        await old.execute(
+            "update interlock.placement set shard = 'b', other = 'a', phase = 'clearing' where tenant = $1", desk.tenant
+        )
+        await move(owners, desk, "b")
+    finally:
+        await old.close()
+        await new.close()
+    assert await desk.job(id)
+    await move(owners, desk, "a")
+    assert await desk.claimed() == [id]
+
+
+async def test_tenants_that_pass_each_other_both_arrive(desk: Desk, owners: dict[str, str]) -> None:
+    other = Desk(desk.store, resident("b", f"{desk.tenant}-other"), desk.clock)
+    for one in (desk, other):
+        await one.add()
+    passed: list[Moved] = []
+
+    class Meets(Mover):
+        async def _lift_epoch(self, old: Owner, new: Owner) -> None:
+            await super()._lift_epoch(old, new)
+            if not passed:
+                passed.append(await move(owners, other, "a"))
+
+    assert (await Meets(owners, stale_seconds=0.02).move(desk.tenant, "b")).jobs == 1
+    assert (await home_of(desk), await home_of(other)) == ("b", "a")
+
+
 async def test_a_history_that_does_not_verify_is_not_moved(desk: Desk, owners: dict[str, str]) -> None:
     ended = await desk.running()
     await desk.do(complete(ended))
@@ -321,6 +402,21 @@ async def test_a_history_that_does_not_verify_is_not_moved(desk: Desk, owners: d
         await move(owners, desk, "b")
     assert await home_of(desk) == "a"
     assert await desk.job(ended.id)
+
+
+async def test_limits_that_a_server_sets_for_everybody_do_not_end_a_move(
+    desk: Desk, owners: dict[str, str], shards: dict[str, str]
+) -> None:
+    await desk.add()
+    admin = await asyncpg.connect(owners["a"])
+    try:
+        for database in shards.values():
+            await admin.execute(f"alter database {database} set idle_in_transaction_session_timeout = '1ms'")
+        assert (await move(owners, desk, "b")).jobs == 1
+    finally:
+        for database in shards.values():
+            await admin.execute(f"alter database {database} reset idle_in_transaction_session_timeout")
+        await admin.close()
 
 
 async def test_who_may_move_whom_where(desk: Desk, owners: dict[str, str], addresses: dict[str, str]) -> None:

@@ -226,13 +226,12 @@ class Cluster:
     def switch_over(self) -> tuple[Node, Node]:
         """Ask for another leader, and wait until there is one; the old and the new."""
         old = self.leader
-        asked = 0
 
         def agreed() -> bool:
-            nonlocal asked
             asked, said = old.ask("/switchover", {"leader": old.name})
-            # It answers when the change is done; until every node has reported its place it refuses.
-            return asked == 200 or (asked in (0, 503) and self._leader() not in (None, old)) or "switched over" in said
+            # It answers when the change is done; until every node has reported its place it refuses, and so does
+            # one that no longer leads: on a busy machine another may have taken over by itself.
+            return asked == 200 or "switched over" in said or self._leader() not in (None, old)
 
         self._until(agreed, "Patroni switches over", CHANGE_SECONDS)
         return old, self._another_than(old)

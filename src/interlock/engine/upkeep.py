@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from interlock.domain.decide import Expire, Order, PassDeadline
 from interlock.domain.job import Refused
-from interlock.errors import Error, Fatal
+from interlock.errors import Error, Fatal, TenantMoved
 from interlock.storage.contract import Due, Store
 
 log = logging.getLogger(__name__)
@@ -148,6 +148,9 @@ class Upkeep:
             return sum(not isinstance(answer, Refused) for answer in answers)
         except (Fatal, asyncio.CancelledError):
             raise
+        except TenantMoved as error:  # it was waited for already: not again for each of its jobs
+            log.warning("upkeep could not move %d jobs, it will try again: %s", len(orders), error)
+            return 0
         except Exception:
             if len(orders) == 1:
                 log.exception("upkeep could not move job %s", orders[0].id)

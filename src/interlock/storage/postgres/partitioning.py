@@ -50,6 +50,7 @@ async def partition(dsn: str, days: float) -> bool:
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
         raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
     try:
+        await ladder.take_all_time(cast(Conn, connection))
         await ladder.check(cast(Conn, connection))
         if not await connection.fetchval(_ONE_AT_A_TIME):
             raise Conflict("somebody else is partitioning this history")
@@ -60,6 +61,8 @@ async def partition(dsn: str, days: float) -> bool:
         return True
     except asyncpg.InsufficientPrivilegeError as error:
         raise Forbidden(f"{error}; connect with the owner's database URL") from error
+    except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
+        raise Unavailable(f"the connection broke; run the command again: {error}") from error
     finally:
         await connection.close()
 

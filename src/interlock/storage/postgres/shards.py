@@ -68,6 +68,11 @@ class ShardVerbs(ABC):
         ((new,),) = await self._fetch("select interlock.admit($1)", tenant)
         return bool(new)
 
+    async def may_change(self, tenant: str) -> bool:
+        """Whether a tenant has not left, and no move has it alone just now."""
+        ((may,),) = await self._fetch("select interlock.may_change($1)", tenant)
+        return bool(may)
+
     async def holders(self, tenant: str, keys: Sequence[str], ids: Sequence[str]) -> list[Holder]:
         """Those jobs of this database that have one of the keys or ids."""
         rows = await self._fetch(call("holders", 3), tenant, list(keys), list(ids))

@@ -75,7 +75,7 @@ class Ahead:
             }
             ended = {row["id"]: row["version"] for row in rows if row["ended"]}
             living = [row["id"] for row in rows if not row["ended"]]
-            # As an earlier attempt has brought a job that has ended, it may stay, unless that was being undone. What
+            # As an earlier attempt has brought a job that has ended, it may stay, unless rows of it are missing. What
             # little may change of such a job is noted.
             kept = [id for id, version in ended.items() if there.get(id) == version]
             if not await self._copier.is_whole(kept):

@@ -191,9 +191,12 @@ class Copier:
 
     async def copy_rest(self) -> None:
         """Whatever is about the tenant as a whole, or changes with its living jobs."""
-        there = await self._with_rows(self._source, dict.fromkeys(self._rest, "true"))
+        rest = dict.fromkeys(self._rest, "true")
+        sent, left = await self._with_rows(self._source, rest), await self._with_rows(self._target, rest)
         for table in self._rest:
-            if table in there:
+            if table in left:  # somebody with an old map, or a sweep, was there after the tenant had gone
+                await self._target.execute(f"delete from interlock.{table} where tenant = $1", self._tenant)
+            if table in sent:
                 await self._copy(table)
             self._at(f"copied {table}")
         await self._copy(ROUTES, self._routes(">"))
@@ -275,7 +278,8 @@ class Copier:
             await self._copy(table, OWNED[table], list(ids))
 
     async def lift_numbers(self, number: Callable[[str, int], int]) -> None:
-        """Let the target give out only numbers above those that come along."""
+        """Let the target give out only numbers above those that come along, whoever else arrives there just now."""
+        await self._target.execute("select pg_advisory_xact_lock(hashtextextended('interlock numbers', 0))")
         for sequence, (table, column) in NUMBERS.items():
             highest = await self._source.fetchval(
                 f"select max({column}) from interlock.{table} where tenant = $1", self._tenant
@@ -284,6 +288,10 @@ class Copier:
             if highest is not None and given <= highest:
                 await self._target.execute(f"select setval('interlock.{sequence}', $1)", number(sequence, highest))
             self._at(f"lifted {sequence}")
+
+    async def is_empty(self, side: Owner) -> bool:
+        """Whether there is nothing of the tenant, as where it never was or has left."""
+        return not await self._with_rows(side, dict.fromkeys(self._tables, "true"))
 
     async def clear(self, side: Owner) -> None:
         """Delete everything but the row that says the tenant is gone, in bounded steps."""

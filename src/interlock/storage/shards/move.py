@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 import asyncpg
 
 from interlock.domain.shards import CLEARING, COPYING, MOST_SHARDS, Placement, next_number
 from interlock.errors import Conflict, Invalid, NotFound, Unavailable
+from interlock.storage.postgres.ladder import until_free
 from interlock.storage.shards.ahead import Ahead
 from interlock.storage.shards.copying import Copier
 from interlock.storage.shards.directory import FRESH_SECONDS
@@ -26,9 +27,16 @@ STEP: Final = 1_000
 STALE_SECONDS: Final = 1.5 * FRESH_SECONDS
 GIVE_WAY_SECONDS: Final = 2
 KEEP_TRYING_SECONDS: Final = 120.0
+LAST_MOVER_SECONDS: Final = 10
+MOST_EPOCHS: Final = 10
 SPARE_NUMBERS: Final = 1_000
 _EPOCH: Final = "select value from interlock.epoch"
-_ONE_MOVER: Final = "select pg_try_advisory_lock(interlock.move_lock('mover of ' || $1))"
+_MEET: Final = "insert into interlock.tenant (tenant, state) values ($1, $2) on conflict do nothing"
+_ONE_MOVER: Final = "select pg_advisory_lock(interlock.move_lock('mover of ' || $1))"
+
+
+class _Overtaken(Exception):
+    """The epoch of the source was raised since that of the target was."""
 
 
 class Moved(NamedTuple):
@@ -63,8 +71,7 @@ class Mover:
             raise Invalid(f"the settings name no shard {target!r}", pointer="/shard")
         first = next(iter(self._addresses))
         async with owner(first, self._addresses[first], copies=True) as directory:
-            if not await directory.fetchval(_ONE_MOVER, tenant):
-                raise Conflict(f"somebody else is moving {tenant!r}")
+            await _be_the_only_mover(directory, tenant)
             placement = await _placement(directory, tenant)
             if placement.phase == COPYING and placement.shard == target:
                 await self._call_off(directory, tenant, placement.shard, str(placement.other))
@@ -103,21 +110,34 @@ class Mover:
             return 0, 0
         if standing == "gone":
             raise Conflict(f"{tenant!r} is in neither database whole; look for a third one, or restore a backup")
-        if standing is None:  # placed here, and not yet met
-            await old.execute("insert into interlock.tenant (tenant, state) values ($1, 'leaving')", tenant)
+        begins = standing != "leaving"
+        if begins and arrived == "here":
+            raise Conflict(
+                f"{tenant!r} lives in both databases, as when one of them was restored; nothing was changed, "
+                "say first which of the two counts (docs/shards.md)"
+            )
+        if begins:
+            if not await copier.is_empty(new):  # an attempt that was called off, or an old map, has left something
+                await copier.clear(new)
+            await old.execute(_MEET, tenant, "leaving")
         async with self._alone(old, tenant):
             await _set_state(old, tenant, "leaving")
-            await copier.begin(anew=standing != "leaving")
+            await copier.begin(anew=begins)
         self._at("leaving")
         if arrived == "here":  # a copy from before the tenant went on living at its source
             await copier.clear(new)
-            await _set_state(new, tenant, "gone")
-        elif arrived is None:
-            await new.execute("insert into interlock.tenant (tenant, state) values ($1, 'gone')", tenant)
+        await new.execute(_MEET, tenant, "gone")
+        await _set_state(new, tenant, "gone")
         self._at("expected")
         ahead = Ahead(old, new, copier, tenant, step=self._step, at=self._at)
         await ahead.copy()
-        await self._lift_epoch(old, new)
+        for _ in range(MOST_EPOCHS):
+            await self._lift_epoch(old, new)
+            with suppress(_Overtaken):  # by a restore, or by somebody who moves the other way
+                return await self._leave(old, new, copier, tenant, ahead)
+        raise Conflict("others keep raising the epoch of the source; nothing was moved, try again")
+
+    async def _leave(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Ahead) -> tuple[int, int]:
         async with self._alone(old, tenant):
             self._at("alone")
             counts = await self._copy_last(old, new, copier, tenant, ahead)
@@ -129,12 +149,12 @@ class Mover:
     async def _copy_last(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Ahead) -> tuple[int, int]:
         """Everything that is left, in one transaction on the target; the source does not change meanwhile."""
         async with old.transaction(isolation="repeatable_read"), new.transaction():
+            if await new.fetchval(_EPOCH) <= await old.fetchval(_EPOCH):
+                raise _Overtaken
             counts = await ahead.finish()
             self._at("counted")
             no = int(await new.fetchval("select no from interlock.shard where here"))
             await copier.lift_numbers(lambda sequence, highest: _above(sequence, highest, no))
-            if await new.fetchval(_EPOCH) <= await old.fetchval(_EPOCH):
-                raise Conflict("a restore was announced meanwhile; nothing was moved, try again")
             registry = await old.fetchval("select registry from interlock.tenant where tenant = $1", tenant)
             await new.execute(
                 "update interlock.tenant set state = 'here', registry = $2 where tenant = $1", tenant, registry
@@ -144,14 +164,21 @@ class Mover:
     async def _lift_epoch(self, old: Owner, new: Owner) -> None:
         """The feed of events goes by epoch and turn: what is told on the target comes after all that came along."""
         epoch = int(await old.fetchval(_EPOCH))
-        async with new.transaction():
-            await new.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS * 5}s'")
-            await new.execute("lock table interlock.epoch in access exclusive mode")
-            await new.execute("update interlock.epoch set value = $1 + 1 where value <= $1", epoch)
+
+        async def lift() -> None:
+            async with new.transaction():
+                await new.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS}s'")
+                await new.execute("lock table interlock.epoch in access exclusive mode")
+                await new.execute("update interlock.epoch set value = $1 + 1 where value <= $1", epoch)
+
+        if await new.fetchval(_EPOCH) <= epoch:
+            await until_free(
+                lift, "others have held the epoch of the target for too long; nothing was moved, try again"
+            )
         self._at("epoch")
 
     async def _call_off(self, directory: Owner, tenant: str, source: str, target: str) -> None:
-        """Let a tenant stay where it is; what was copied already is deleted."""
+        """Let a tenant stay where it is; what was copied already is deleted, if not now then by the next move there."""
         async with (
             owner(source, self._address(source), copies=True) as old,
             owner(target, self._address(target), copies=True) as new,
@@ -159,9 +186,11 @@ class Mover:
             if await _state(old, tenant) == "gone":
                 raise Conflict(f"{tenant!r} has left shard {source!r} already; finish the move to {target!r}")
             copier = await Copier.between(old, new, tenant, self._at)
-            await copier.clear(new)
             await _set_state(new, tenant, "gone")
+            self._at("not expected")
             await _set_state(old, tenant, "here")
+            self._at("staying")
+            await copier.clear(new)
         await _note(directory, tenant, source, Placement(source))
         self._at("called off")
 
@@ -205,6 +234,16 @@ def _above(sequence: str, highest: int, no: int) -> int:
     if sequence == "job_seq_seq":
         return next_number(highest + SPARE_NUMBERS * MOST_SHARDS, no)
     return highest + SPARE_NUMBERS
+
+
+async def _be_the_only_mover(directory: Owner, tenant: str) -> None:
+    """One that has just died may still hold the lock for a moment."""
+    await directory.execute(f"set lock_timeout = '{LAST_MOVER_SECONDS}s'")
+    try:
+        await directory.execute(_ONE_MOVER, tenant)
+    except asyncpg.LockNotAvailableError:
+        raise Conflict(f"somebody else is moving {tenant!r}") from None
+    await directory.execute("reset lock_timeout")
 
 
 async def _placement(directory: Owner, tenant: str) -> Placement:

@@ -28,14 +28,16 @@ async def owner(name: str, address: str, *, copies: bool = False) -> AsyncIterat
     try:
         await prepare(connection)
         await connection.execute("reset role")
+        await ladder.take_all_time(cast(Conn, connection))
         await _check(name, connection)
         if copies and not await connection.fetchval(_MAY_COPY):
             raise Forbidden(f"tenants are moved by a superuser of both databases; connect to shard {name} as one")
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
         raise Forbidden(f"shard {name}: {error}; connect with the owner's database URL") from error
-    except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
-        raise Unavailable(f"shard {name}: the connection broke; run the command again: {error}") from error
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        where = f"shard {name}: the connection broke" if connection.is_closed() else "PostgreSQL cannot do this now"
+        raise Unavailable(f"{where}; run the command again: {error}") from error
     finally:
         connection.terminate()
 

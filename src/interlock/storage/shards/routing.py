@@ -190,12 +190,12 @@ class Routing:
         return answers
 
     async def _due(self, verb: str, limit: int, call: Callable[[PostgresStore], Awaitable[Sequence[D]]]) -> list[D]:
-        """What is due on any shard, in turn from each; a copy that is being made, or left behind, does not count."""
+        """What is due on any shard, in turn from each, save that of tenants who could only be waited for."""
         told = await self._everywhere(verb, call)
         pairs = {(due.tenant, shard) for shard, found in told for due in found}
-        lives = dict(zip(pairs, await asyncio.gather(*(self._lives(*pair) for pair in pairs)), strict=True))
+        goes_on = dict(zip(pairs, await asyncio.gather(*(self._goes_on(*pair) for pair in pairs)), strict=True))
         rows = itertools.zip_longest(
-            *([due for due in found if lives[due.tenant, shard]] for shard, found in told)
+            *([due for due in found if goes_on[due.tenant, shard]] for shard, found in told)
         )  # fmt: skip
         return list(dict.fromkeys(due for row in rows for due in row if due is not None))[:limit]
 
@@ -256,6 +256,17 @@ class Routing:
             return shard in await self.homes(tenant)
         except Unavailable:  # nobody can say; whatever is done about it is held against the shard itself
             return True
+
+    async def _goes_on(self, tenant: str, shard: Shard) -> bool:
+        """Whether a tenant lives on a shard, and no move has it alone there or has died after it had left."""
+        if not await self._lives(tenant, shard):
+            return False
+        try:
+            if isinstance(self._supplier, Directory) and (await self._supplier.placement(tenant)).unsettled:
+                return await shard.run(lambda store: store.may_change(tenant))
+        except Unavailable:
+            pass
+        return True
 
     async def drop_late(self) -> None:
         """Wait no longer for shards that were left behind."""

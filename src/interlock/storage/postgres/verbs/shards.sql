@@ -35,3 +35,11 @@ begin
     join interlock.job j on j.tenant = p_tenant and j.id = g.id and j.status = 'running' and j.fence = g.fence and j.worker = p_worker
     where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id);
 end $$;
+
+-- Whether a tenant may be changed here now: it has not left, and no move has it alone.
+create or replace function interlock.may_change(p_tenant text) returns boolean language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return pg_try_advisory_xact_lock_shared(interlock.move_lock(p_tenant))
+    and exists (select from interlock.tenant t where t.tenant = p_tenant and t.state <> 'gone');
+end $$;
