@@ -257,11 +257,13 @@ async def test_workers_that_asked_are_listed(api: Api) -> None:
 
 
 async def test_old_jobs_are_pruned_and_the_rest_verifies(api: Api) -> None:
-    gone, kept = await api.enqueue(), await api.enqueue()
-    api.ok(await api.post(f"/v1/jobs/{gone['id']}/cancel"))
+    gone, later, kept = [await api.enqueue() for _ in range(3)]
+    for job in (gone, later):
+        api.ok(await api.post(f"/v1/jobs/{job['id']}/cancel"))
     api.clock.advance(10 * 86_400)
-    assert api.ok(await api.post("/v1/prune", {"days": 7, "dry_run": True}))["deleted"] == 1
-    assert api.ok(await api.post("/v1/prune", {"days": 7})) == {"deleted": 1, "more": False}
+    assert api.ok(await api.post("/v1/prune", {"days": 7, "dry_run": True}))["deleted"] == 2
+    assert api.ok(await api.post("/v1/prune", {"days": 7, "limit": 1})) == {"deleted": 1, "more": True}
+    assert api.ok(await api.post("/v1/prune", {"days": 7, "limit": 1})) == {"deleted": 1, "more": False}
     problem(await api.get(f"/v1/jobs/{gone['id']}"), 404, "not_found")
     assert (await api.job(kept["id"]))["status"] == "queued"
     verdict = api.ok(await api.get("/v1/audit/verify"))

@@ -163,6 +163,18 @@ async def test_steps_follow_each_other_until_only_what_is_too_young_is_left(desk
     assert await desk.store.get(desk.tenant, [job.id for job in old]) == [None] * 5
 
 
+async def test_no_more_go_than_were_asked_for_and_those_that_came_first(desk: Desk, door: Door) -> None:
+    live = await desk.add(run_at=desk.after(999 * DAY))
+    old = [await job_in(desk, door, Status.CANCELLED) for _ in range(5)]
+    desk.clock.advance(8 * DAY)
+    assert await prune(desk, most=2, dry_run=True) == PrunedStep(2, old[1].seq, False)
+    assert await prune(desk, most=2) == PrunedStep(2, old[1].seq, False)
+    left = {job.id for job in await desk.store.find(desk.tenant, Filter())}
+    assert left == {live, *(job.id for job in old[2:])}
+    assert await prune(desk, most=3) == PrunedStep(3, old[4].seq, True)
+    await desk.verify()
+
+
 async def test_a_cutoff_to_come_deletes_no_more_than_what_has_ended(desk: Desk) -> None:
     job = await desk.running()
     ended = await desk.running(type="other")

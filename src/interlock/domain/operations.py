@@ -94,7 +94,7 @@ class Child(NamedTuple):
 
 
 class PruneOrder(NamedTuple):
-    """Delete what ended before the cutoff, among so many jobs after a place in the order of arrival."""
+    """Delete what ended before the cutoff, at most `most` of so many jobs after a place in the order of arrival."""
 
     id: str  # of the row that tells of it
     actor: str
@@ -102,6 +102,7 @@ class PruneOrder(NamedTuple):
     after_seq: int
     step: int
     dry_run: bool = False
+    most: int | None = None
 
 
 class PrunedStep(NamedTuple):

@@ -12,7 +12,7 @@ from interlock.domain.operations import Prune, PruneOrder
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.engine.upkeep import in_steps
-from interlock.errors import Error, Invalid
+from interlock.errors import Error, Invalid, TenantMoved, Unavailable
 from interlock.storage.contract import Store
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Retention:
     async def prune(
         self, who: Principal, days: float, *, limit: int = MOST_AT_ONCE, dry_run: bool = False, after_seq: int = 0
     ) -> Pruned:
-        """Delete jobs that ended more than so many days ago with all they own, in steps, until about `limit` are gone.
+        """Delete jobs that ended more than so many days ago with all they own, in steps, until `limit` are gone.
 
         A dry run only counts them.
         """
@@ -65,7 +65,12 @@ class Retention:
         deleted = 0
         await self._store.leave_history(cutoff)
         for tenant in await self._store.tenants():
-            deleted += (await self._prune(tenant, principal.system("retention"), cutoff)).deleted
+            try:
+                deleted += (await self._prune(tenant, principal.system("retention"), cutoff)).deleted
+            except Unavailable as error:  # of one shard, or of a tenant on its way to another: nobody else waits for it
+                if not isinstance(error, TenantMoved) and not await self._store.unreachable():
+                    raise
+                log.warning("old jobs of %r could not be deleted, it will be tried again: %s", tenant, error)
         await self._store.drop_history(cutoff)
         await self.forget_tokens()
         return deleted
@@ -100,7 +105,8 @@ class Retention:
     ) -> Pruned:
         deleted = 0
         while limit is None or deleted < limit:
-            order = PruneOrder(wire.new_id(), actor, cutoff, after_seq, STEP, dry_run)
+            left = None if limit is None else limit - deleted
+            order = PruneOrder(wire.new_id(), actor, cutoff, after_seq, STEP, dry_run, left)
             done = await self._store.prune(tenant, order)
             deleted, after_seq = deleted + done.deleted, done.last_seq
             if done.at_end:

@@ -74,7 +74,7 @@ async def list_tasks(call: Call[None, TaskQuery]) -> Answer:
     "POST", f"{BASE}/admin/tasks/cleanup", roles=["admin"], body=Cleanup, body_optional=True, answers={200: None}
 )
 async def clean_up(call: Call[Cleanup, Nothing]) -> Answer:
-    """Delete tasks that ended before a time, about as many as asked for."""
+    """Delete tasks that ended before a time, as many as asked for."""
     limit = call.body.limit if call.body.limit is not None and call.body.limit > 0 else 1000
     now = await call.engine.reads.now()
     before = now if not call.body.before else wire.instant(parsed_time(call.body.before, "before"), "before") or 0

@@ -54,10 +54,9 @@ class OperationVerbs(ABC):
         return sorted((Child(*row) for row in rows), key=lambda child: (child.parent_id, child.seq))
 
     async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
-        o = order
-        (row,) = await self._fetch(
-            call("prune", 8), tenant, o.id, o.actor, o.cutoff, o.after_seq, o.step, o.dry_run, REPLACED_KEPT_SECONDS
-        )
+        o, most = order, order.step if order.most is None else order.most
+        facts = (o.id, o.actor, o.cutoff, o.after_seq, o.step, o.dry_run, most, REPLACED_KEPT_SECONDS)
+        (row,) = await self._fetch(call("prune", 9), tenant, *facts)
         return PrunedStep(*row)
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:

@@ -157,6 +157,9 @@ def _prune(connection: Connection, tenant: str, order: PruneOrder) -> PrunedStep
     # What was made after the cutoff has not ended before it: where nothing older is left, the rest is not looked at.
     at_end = len(rows) < order.step or all(created_at >= cutoff for _, _, created_at, _, _ in rows)
     old = [(seq, id, hash) for seq, id, _, ended, hash in rows if ended is not None and ended < cutoff]
+    if order.most is not None and len(old) > order.most:
+        old, at_end = old[: order.most], False
+        last_seq = old[-1][0] if old else order.after_seq
     if old and not order.dry_run:
         seqs, ids = [seq for seq, _, _ in old], [id for _, id, _ in old]
         ends = sorted((tenant, id, hash) for _, id, hash in old)

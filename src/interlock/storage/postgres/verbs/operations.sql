@@ -57,22 +57,28 @@ end $$;
 -- Deletes those of the next p_step jobs that ended before a time, with all they own, and keeps a row that tells of it.
 -- This is the only way for the app role to delete a job, and it reaches no other one.
 create or replace function interlock.prune(
-  p_tenant text, p_id uuid, p_actor text, p_cutoff timestamptz, p_after bigint, p_step integer, p_dry_run boolean, p_kept_seconds double precision,
-  out deleted integer, out last_seq bigint, out at_end boolean
+  p_tenant text, p_id uuid, p_actor text, p_cutoff timestamptz, p_after bigint, p_step integer, p_dry_run boolean, p_most integer,
+  p_kept_seconds double precision, out deleted integer, out last_seq bigint, out at_end boolean
 ) language plpgsql security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
 declare
-  old uuid[]; chained uuid[];
+  old uuid[]; chained uuid[]; found_last bigint; found_more boolean;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   p_cutoff := least(p_cutoff, clock());
   -- What was made after the cutoff has not ended before it: where nothing older is left, the rest need not be looked at.
   select coalesce(max(w.seq), p_after), count(*) < p_step or bool_and(w.created_at >= p_cutoff) into last_seq, at_end
   from (select j.seq, j.created_at from job j where j.tenant = p_tenant and j.seq > p_after order by j.seq limit p_step) w;
-  select coalesce(array_agg(x.id order by x.id), '{}') into old from (
-    select j.id from job j where j.tenant = p_tenant and j.seq > p_after and j.seq <= last_seq and j.status >= 'succeeded'
-      and j.finished_at < p_cutoff order by j.id for update skip locked) x;
+  select coalesce(array_agg(x.id order by x.id) filter (where x.place <= p_most), '{}'), max(x.seq) filter (where x.place <= p_most),
+    count(*) > p_most into old, found_last, found_more
+  from (select w.id, w.seq, row_number() over (order by w.seq) as place from (
+    select j.id, j.seq from job j where j.tenant = p_tenant and j.seq > p_after and j.seq <= last_seq and j.status >= 'succeeded'
+      and j.finished_at < p_cutoff order by j.seq limit p_most + 1 for update skip locked) w) x;
   deleted := cardinality(old);
+  if found_more then
+    last_seq := coalesce(found_last, p_after);
+    at_end := false;
+  end if;
   if p_dry_run or deleted = 0 then
     return;
   end if;
