@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
 import uuid_utils
 
-from interlock.domain import policy, text
+from interlock.domain import moment, policy, text
 from interlock.domain.destination import Allowance, admitted
 from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, NewJob
 from interlock.domain.registry import NO_DEFAULTS, Defaults
@@ -20,11 +19,11 @@ from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
 from interlock.errors import Error, Invalid, NotFound, TooLarge
 
 T = TypeVar("T")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_INSTANT: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-_LAST_INSTANT: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_FIRST_INSTANT: Final = moment.micros(datetime.min.replace(tzinfo=UTC))
+_LAST_INSTANT: Final = moment.micros(datetime.max.replace(tzinfo=UTC))
 REMARK_BYTES: Final = 8 * 1024
 LONGEST_DELAY_SECONDS: Final = 10 * 365 * 86_400
+when: Final = moment.when
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,16 +284,10 @@ def instant(value: datetime | None, field: str) -> int | None:
         return None
     if value.tzinfo is None:
         raise Invalid(f"{field} needs an offset, such as 2027-01-31T12:00:00Z", pointer=f"/{field}")
-    micros = (value - _EPOCH) // timedelta(microseconds=1)
+    micros = moment.micros(value)
     if not _FIRST_INSTANT <= micros <= _LAST_INSTANT:
         raise Invalid(f"{field} is outside the years 1 to 9999 in UTC", pointer=f"/{field}")
     return micros
-
-
-@lru_cache(maxsize=4096)  # what is shown together mostly happened together
-def when(micros: int) -> str:
-    """RFC 3339 in UTC, with microseconds."""
-    return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def invalid(error: msgspec.ValidationError) -> Invalid:

@@ -7,6 +7,7 @@ import json
 from interlock.domain.approval import Approval, GateFilter, GateStatus, OnDeny, digest
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import Location, Status, Verb
+from interlock.domain.moment import when
 from interlock.errors import (
     AlreadyDecided,
     AlreadyFinished,
@@ -136,7 +137,7 @@ async def test_an_approved_job_is_queued_and_its_next_run_knows_the_decision(des
     assert (queued.status, queued.run_at, queued.attempt, queued.gate_id) == (Status.QUEUED, desk.clock.now, 1, None)
     row = (await desk.history(job.id))[-1]
     assert (row.verb, row.actor, row.reason) == (Verb.DECIDE, ADA, "fine")
-    assert json.loads(row.metadata or "") == {"gate_id": gate.id, "decision": "approve", "run_at": desk.clock.now}
+    assert json.loads(row.metadata or "") == {"gate_id": gate.id, "decision": "approve", "run_at": when(desk.clock.now)}
     again = await desk.again(job)
     assert (again.attempt, again.fence) == (1, job.fence + 1)
     assert (again.run_started_at, again.lease_expires_at) == (desk.clock.now, desk.clock.now + 30 * SECOND)

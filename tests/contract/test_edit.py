@@ -9,6 +9,7 @@ import pytest
 
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
+from interlock.domain.moment import when
 from interlock.errors import AlreadyFinished, Invalid, NotEditable, NotFound, PreconditionFailed
 from tests.contract.builders import NEVER, OPERATOR, Desk, fail
 from tests.contract.doors import Door, job_in
@@ -39,19 +40,27 @@ async def test_an_edit_changes_what_was_asked_for_and_nothing_else(desk: Desk) -
         Verb.EDIT,
         OPERATOR,
     )
-    assert json.loads(row.metadata or "") == {**changes, "tags": ["b", "c"]}
+    times = {"run_at": when(changes["run_at"]), "deadline": when(changes["deadline"])}
+    assert json.loads(row.metadata or "") == {**changes, **times, "tags": ["b", "c"]}
     check_history(after, await desk.history(id))
     await desk.verify()
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("priority", 3), ("max_attempts", 5), ("tags", ("x",)), ("tags", ()), ("run_at", 10**15)]
+    ("field", "value", "told"),
+    [
+        ("priority", 3, 3),
+        ("max_attempts", 5, 5),
+        ("tags", ("x",), ["x"]),
+        ("tags", (), []),
+        ("run_at", 10**15, "2001-09-09T01:46:40.000000Z"),
+    ],
 )
-async def test_history_names_only_what_changed(desk: Desk, field: str, value: Any) -> None:
+async def test_history_names_only_what_changed(desk: Desk, field: str, value: Any, told: Any) -> None:
     id = await desk.add(tags=("a",))
     await desk.do(edit(id, **{field: value}))
     row = (await desk.history(id))[-1]
-    assert json.loads(row.metadata or "") == {field: list(value) if isinstance(value, tuple) else value}
+    assert json.loads(row.metadata or "") == {field: told}
 
 
 async def test_a_deadline_can_be_taken_away(desk: Desk) -> None:

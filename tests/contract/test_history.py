@@ -9,6 +9,7 @@ from typing import Any
 from interlock.domain.decide import Order
 from interlock.domain.job import HistoryRow
 from interlock.domain.lifecycle import EDGES, Status, Verb
+from interlock.domain.moment import when
 from tests.contract.builders import (
     ERROR,
     FIXED,
@@ -90,10 +91,10 @@ async def test_metadata_tells_what_a_transition_decided(desk: Desk) -> None:
     rows = await desk.history(await eventful(desk))
     facts: list[Any] = [json.loads(row.metadata) if row.metadata else None for row in rows]
     assert facts[0] is facts[1] is None
-    assert facts[2] == {"run_at": rows[2].at}
-    assert facts[4] == {"error": json.loads(ERROR), "attempt": 2, "run_at": rows[4].at + 10_000_000}
+    assert facts[2] == {"run_at": when(rows[2].at)}
+    assert facts[4] == {"error": json.loads(ERROR), "attempt": 2, "run_at": when(rows[4].at + 10_000_000)}
     assert facts[6]["error"]["kind"] == "lease_expired"
-    assert (facts[6]["attempt"], facts[6]["run_at"]) == (3, rows[6].at)
+    assert (facts[6]["attempt"], facts[6]["run_at"]) == (3, when(rows[6].at))
     assert facts[8]["error"]["kind"] == "revoked"
     assert facts[10] == facts[11] == {"why": "enough"}
 

@@ -185,9 +185,10 @@ async def test_a_run_that_reached_its_timeout_ends_as_an_expiry_of_kind_timeout(
     assert json.loads(now.error or "")["kind"] == rows[-1].reason == "timeout"
 
 
-async def test_a_lease_that_ran_out_before_the_timeout_is_no_timeout(desk: Desk) -> None:
+@pytest.mark.parametrize("seen_after_seconds", [20, 3600])
+async def test_a_lease_that_ran_out_before_the_timeout_is_no_timeout(desk: Desk, seen_after_seconds: int) -> None:
     job = await desk.running(timeout_seconds=30.0, lease_seconds=20.0)
-    desk.clock.advance(20)
+    desk.clock.advance(seen_after_seconds)
     await desk.do(expire(job.id))
     assert json.loads((await desk.job(job.id)).error or "")["kind"] == "lease_expired"
 

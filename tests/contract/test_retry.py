@@ -8,6 +8,7 @@ import pytest
 
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.moment import when
 from interlock.domain.retry import SHORTEST_DELAY, Backoff
 from tests.contract.builders import ERROR, FIXED, Desk, cancel, complete, fail
 from tests.support.stores import SECOND
@@ -24,7 +25,7 @@ async def test_a_retryable_failure_with_attempts_left_is_tried_again_later(desk:
     last = rows[-1]
     assert (last.from_status, last.verb, last.actor, last.attempt) == (Status.RUNNING, Verb.FAIL, "worker:w1", 1)
     facts = json.loads(last.metadata or "")
-    assert facts == {"error": json.loads(ERROR), "attempt": 2, "run_at": desk.after(10)}
+    assert facts == {"error": json.loads(ERROR), "attempt": 2, "run_at": when(desk.after(10))}
 
 
 async def test_no_try_starts_before_its_time(desk: Desk) -> None:

@@ -28,6 +28,7 @@ from interlock.domain.change import Change, Standing, Unchanged
 from interlock.domain.decide import Expire, PassDeadline, decide
 from interlock.domain.edit import Edit
 from interlock.domain.lifecycle import EDGES, Status, Verb
+from interlock.domain.moment import when
 from interlock.domain.principal import ROLES, Principal, local
 from interlock.domain.retry import SECOND
 from interlock.errors import (
@@ -314,7 +315,8 @@ def test_an_edit_changes_what_differs_or_says_why_not(
         assert outcome == Unchanged()
     elif isinstance(expected, dict):
         assert isinstance(outcome, Change)
-        assert json.loads(outcome.metadata or "") == expected
+        times = {name: when(expected[name]) for name in ("run_at", "deadline") if expected.get(name) is not None}
+        assert json.loads(outcome.metadata or "") == expected | times
         assert (outcome.status, outcome.verb, outcome.attempt) == (standing.status, Verb.EDIT, 2)
         assert outcome.run_at == expected.get("run_at")
         assert outcome.edited is not None

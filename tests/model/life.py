@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from interlock.domain.job import Checkpoint, HistoryRow, Job, NewJob, Receipt
 from interlock.domain.lifecycle import Status, Verb
+from interlock.wire import instant
 
 SECOND = 1_000_000
 NEVER = 1 << 62
@@ -145,9 +147,13 @@ def plain(job: Job) -> Facts:
 
 def plain_line(row: HistoryRow) -> Line:
     facts = None if row.metadata is None else json.loads(row.metadata)
-    if facts is not None and "error" in facts:
-        facts["error"] = plain_error(facts["error"])
-    return Line(*row[1:9], facts, row.at)
+    return Line(*row[1:9], facts and {name: plain_fact(name, fact) for name, fact in facts.items()}, row.at)
+
+
+def plain_fact(name: str, fact: Any) -> Any:
+    if name == "error":
+        return plain_error(fact)
+    return instant(datetime.fromisoformat(fact), name) if name in ("run_at", "deadline") and fact is not None else fact
 
 
 def plain_error(error: Facts) -> Facts:

@@ -232,7 +232,7 @@ class Model(Lines, Gates, Progress):
         if verb == Verb.REVOKE:
             kind = "revoked"
         else:
-            kind = reason = "timeout" if life.run_ends_at() <= now else "lease_expired"
+            kind = reason = "timeout" if life.run_ends_at() <= (life.lease_expires_at or now) else "lease_expired"
         run_at = now + micros(life.born.expiry_delay_seconds or 0)
         return self._try_again(life, verb, actor, now, reason, {"message": "…", "kind": kind}, run_at)
 

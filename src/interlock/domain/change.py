@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.moment import when
 
 
 class Standing(NamedTuple):
@@ -80,6 +81,9 @@ def error_text(message: str, kind: str) -> str:
     return json.dumps({"message": message, "kind": kind}, separators=(",", ":"))
 
 
+_TIMES: Final = frozenset({"run_at", "deadline"})
+
+
 def move(
     job: Standing,
     status: Status,
@@ -94,10 +98,11 @@ def move(
     cancel_reason: str | None = None,
     sanitized: bool = False,
 ) -> Change:
-    """A change whose metadata is the facts, with the error in front as it was reported."""
+    """A change whose metadata is the facts, with the error in front as it was reported; times are told as text."""
     parts = [] if error is None else [f'"error":{error}']
     if facts:
-        parts.append(json.dumps(facts, separators=(",", ":"))[1:-1])
+        told = {name: when(fact) if name in _TIMES and isinstance(fact, int) else fact for name, fact in facts.items()}
+        parts.append(json.dumps(told, separators=(",", ":"))[1:-1])
     return Change(
         id=job.id,
         version=job.version,

@@ -7,6 +7,7 @@ of the job under a row lock, asks `decide`, and writes the change; both engines 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import NamedTuple
 
 from interlock.domain import principal
@@ -15,6 +16,7 @@ from interlock.domain.change import Change, Standing, Unchanged, error_text, mov
 from interlock.domain.edit import Edit, edit
 from interlock.domain.job import ANY_FENCE, MAX_RELEASES, HistoryRow, Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
+from interlock.domain.moment import micros
 from interlock.domain.overdue import SWEEP, expire_gate, pass_deadline
 from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
 from interlock.errors import AlreadyFinished, Error, LeaseLost, NoCancelRequested, NotRunning
@@ -127,7 +129,7 @@ def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | 
                 return expire_gate(job, now)
             if job.status is not Status.RUNNING or job.lease_expires_at is None or job.lease_expires_at > now:
                 return Unchanged()
-            kind = "timeout" if _timed_out(job, now) else "lease_expired"
+            kind = "timeout" if _timed_out(job, job.lease_expires_at) else "lease_expired"
             return _lose_lease(order.verb, SWEEP, kind, kind, job, now)
         case PassDeadline():
             return pass_deadline(job, now)
@@ -157,13 +159,14 @@ def answer_repeat(ended: HistoryRow | None, verb: Verb | None, job_id: str, fenc
 def receipt_of(row: HistoryRow) -> Receipt:
     """The receipt a history row stands for."""
     facts = json.loads(row.metadata) if row.metadata else {}
+    run_at = facts.get("run_at")
     return Receipt(
         id=row.job_id,
         fence=row.fence,
         status=row.to_status,
         attempt=facts.get("attempt", row.attempt),
         version=row.version,
-        run_at=facts.get("run_at"),
+        run_at=None if run_at is None else micros(datetime.fromisoformat(run_at)),
         finished_at=row.at if row.to_status in TERMINAL else None,
     )
 
@@ -247,7 +250,8 @@ def _try_again(job: Standing, verb: Verb, actor: str, reason: str | None, error:
     return change._replace(attempt=job.attempt + 1)
 
 
-def _timed_out(job: Standing, now: int) -> bool:
+def _timed_out(job: Standing, lease_expires_at: int) -> bool:
+    """Whether a lease lasted until its run's time was up; who fell silent before was lost, however late it is seen."""
     if job.timeout_seconds is None or job.run_started_at is None:
         return False
-    return job.run_started_at + round(job.timeout_seconds * SECOND) <= now
+    return job.run_started_at + round(job.timeout_seconds * SECOND) <= lease_expires_at + 1  # databases round too

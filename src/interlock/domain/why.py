@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.moment import when
 from interlock.domain.policy import ClaimAsk, fits
 from interlock.domain.presence import LATELY_SECONDS, Crew
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SEEN: Final = f"in the last {LATELY_SECONDS:.0f} s"
 
 
@@ -121,13 +120,13 @@ def _final(job: Circumstances) -> Reason | None:
     if job.status is Status.RUNNING:
         return _running(job)
     if job.deadline is not None and job.deadline <= job.now:
-        message = f"its deadline passed at {_when(job.deadline)}; it never starts again and will be ended"
-        return Reason(Clause.DEADLINE_PASSED, message, {"deadline": _when(job.deadline)})
+        message = f"its deadline passed at {when(job.deadline)}; it never starts again and will be ended"
+        return Reason(Clause.DEADLINE_PASSED, message, {"deadline": when(job.deadline)})
     return None
 
 
 def _ended(job: Circumstances) -> Reason:
-    details: dict[str, Any] = {"status": str(job.status), "finished_at": _when(job.finished_at or 0)}
+    details: dict[str, Any] = {"status": str(job.status), "finished_at": when(job.finished_at or 0)}
     message = f"it has ended: {job.status}"
     if job.status is Status.CANCELLED:
         details["reason"] = job.cancel_reason
@@ -141,12 +140,12 @@ def _ended(job: Circumstances) -> Reason:
 
 def _running(job: Circumstances) -> Reason:
     expires = job.lease_expires_at or 0
-    details: dict[str, Any] = {"worker": job.worker, "lease_expires_at": _when(expires), "cancel_requested_at": None}
-    message = f"it runs on worker {job.worker}, whose lease holds until {_when(expires)}"
+    details: dict[str, Any] = {"worker": job.worker, "lease_expires_at": when(expires), "cancel_requested_at": None}
+    message = f"it runs on worker {job.worker}, whose lease holds until {when(expires)}"
     if expires <= job.now:
-        message = f"it ran on worker {job.worker}, whose lease ran out at {_when(expires)}; it will be handed on"
+        message = f"it ran on worker {job.worker}, whose lease ran out at {when(expires)}; it will be handed on"
     if job.cancel_requested_at is not None:
-        details |= {"cancel_requested_at": _when(job.cancel_requested_at), "cancel_reason": job.cancel_reason}
+        details |= {"cancel_requested_at": when(job.cancel_requested_at), "cancel_reason": job.cancel_reason}
         message += "; it was asked to stop"
     return Reason(Clause.RUNNING, message, details)
 
@@ -154,7 +153,7 @@ def _running(job: Circumstances) -> Reason:
 def _approval(job: Circumstances) -> Reason | None:
     if job.status is not Status.WAITING_FOR_APPROVAL:
         return None
-    asked, expires = _when(job.asked_at or 0), _when(job.gate_expires_at or 0)
+    asked, expires = when(job.asked_at or 0), when(job.gate_expires_at or 0)
     message = f"it has {job.votes} of {job.votes_required} approvals, asked for since {asked}; it fails at {expires}"
     if (job.gate_expires_at or 0) <= job.now:
         message = f"nobody approved before {expires}; it will be ended"
@@ -178,20 +177,20 @@ def _children(job: Circumstances) -> Reason | None:
 def _time(job: Circumstances) -> Reason | None:
     if job.run_at <= job.now or job.status is Status.WAITING_FOR_APPROVAL:
         return None
-    message = f"it is due at {_when(job.run_at)}"
+    message = f"it is due at {when(job.run_at)}"
     if job.status is Status.RETRY:
-        message = f"its last attempt failed; the next one is due at {_when(job.run_at)}"
+        message = f"its last attempt failed; the next one is due at {when(job.run_at)}"
     if job.deadline is not None and job.deadline <= job.run_at:
-        message += f", but its deadline at {_when(job.deadline)} comes first and will end it"
-    return Reason(Clause.DUE_LATER, message, {"run_at": _when(job.run_at)})
+        message += f", but its deadline at {when(job.deadline)} comes first and will end it"
+    return Reason(Clause.DUE_LATER, message, {"run_at": when(job.run_at)})
 
 
 def _pause(job: Circumstances) -> Reason | None:
     if job.paused_at is None:
         return None
-    message = f"jobs of type {job.type} were paused by {job.paused_by} at {_when(job.paused_at)}"
+    message = f"jobs of type {job.type} were paused by {job.paused_by} at {when(job.paused_at)}"
     message += f": {job.pause_reason}" if job.pause_reason else ""
-    details = {"type": job.type, "by": job.paused_by, "since": _when(job.paused_at), "reason": job.pause_reason}
+    details = {"type": job.type, "by": job.paused_by, "since": when(job.paused_at), "reason": job.pause_reason}
     return Reason(Clause.PAUSED, message, details)
 
 
@@ -250,10 +249,10 @@ def _worker(job: Circumstances) -> Reason:
 def _ready(job: Circumstances, crews: Iterable[Crew]) -> Reason:
     newest = sorted(crews, key=lambda crew: (-crew.last_seen_at, crew.names))
     count, seen = sum(crew.size for crew in newest), newest[0].last_seen_at
-    details = {"workers": list(newest[0].names), "workers_count": count, "last_seen_at": _when(seen)}
-    message = f"it is ready for the next worker that fits and asks; {newest[0].names[0]} asked at {_when(seen)}"
+    details = {"workers": list(newest[0].names), "workers_count": count, "last_seen_at": when(seen)}
+    message = f"it is ready for the next worker that fits and asks; {newest[0].names[0]} asked at {when(seen)}"
     if seen <= job.now - round(LATELY_SECONDS * 1_000_000):
-        message = f"it is ready, but who fits is busy: {newest[0].names[0]} last asked for work at {_when(seen)}"
+        message = f"it is ready, but who fits is busy: {newest[0].names[0]} last asked for work at {when(seen)}"
     return Reason(Clause.READY, message, details)
 
 
@@ -267,7 +266,3 @@ def _some(ids: Sequence[str], one: str, many: str) -> str:
     if len(ids) == 1:
         return f"its {one} {ids[0]} has"
     return f"{len(ids)} {many}, {ids[0]} among them, have"
-
-
-def _when(micros: int) -> str:
-    return (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds").replace("+00:00", "Z")
