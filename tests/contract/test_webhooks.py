@@ -215,15 +215,28 @@ class TestQueueReady:
         await desk.do(edit(id, priority=5, tags=("x",)))
         assert await heard(desk) == []
 
-    async def test_it_is_told_again_when_a_type_goes_on_after_a_pause(self, desk: Desk) -> None:
+    async def test_what_cannot_be_claimed_while_its_type_is_paused_is_told_when_it_goes_on(self, desk: Desk) -> None:
         await listen(desk, "queue.ready")
         await desk.store.pause(desk.tenant, "work", actor="user:ada", reason=None)
-        await desk.add_all([new_job(), new_job(delay_seconds=60.0), new_job(type="other")])
-        assert await heard(desk) == ["queue.ready"] * 2
-        desk.clock.advance(1)
+        for delay in (None, 60.0, 90.0):
+            await desk.add(delay_seconds=delay)
+        await desk.add(type="other")
+        assert await heard(desk) == ["queue.ready"]  # of the other
+        desk.clock.advance(60)
+        assert await heard(desk) == []
         for type in ("work", "other", "unknown"):
             await desk.store.pause(desk.tenant, type, actor=None, reason=None)
-        assert [(d.event, d.type) for d in await take(desk)] == [("queue.ready", "work")]
+        assert await heard(desk) == ["queue.ready"]
+        desk.clock.advance(30)
+        assert [d.type for d in await take(desk)] == ["work"]
+
+    async def test_a_call_that_was_tried_before_the_pause_is_tried_again(self, desk: Desk) -> None:
+        await listen(desk, "queue.ready")
+        await desk.add()
+        (first,) = await take(desk)
+        await desk.store.pause(desk.tenant, "work", actor="user:ada", reason=None)
+        desk.clock.advance(3600)
+        assert [d.id for d in await take(desk)] == [first.id]
 
     async def test_a_job_that_comes_back_is_ready_again(self, desk: Desk) -> None:
         job = await desk.running()

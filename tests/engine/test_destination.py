@@ -147,7 +147,7 @@ async def test_a_name_that_nobody_knows_is_admitted_and_not_reached() -> None:
 
 
 async def test_the_resolver_of_the_system_is_asked_by_default(there: Receiver) -> None:
-    outside = Outside(Allowance.of([f"localhost:{there.port}"]), deadline_seconds=5.0)
+    outside = Outside(Allowance.of([f"localhost:{there.port}"]), deadline_seconds=PATIENCE_SECONDS)
     assert await outside.post(f"http://localhost:{there.port}/", {}, b"") == Reply(200)
     await outside.close()
 

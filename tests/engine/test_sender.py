@@ -164,9 +164,8 @@ async def test_a_receiver_that_hangs_delays_nobody_else(desk: Engine, who: Princ
         await subscribe(desk, who, there.url)
         await enqueue(desk, who, 40)
         desk.sender.start()
-        await after(lambda: len(there.seen) == 40)
+        await after(lambda: len(there.seen) == 40 and stuck.under_way > 0)
         assert stuck.most_at_once <= Pace().channel
-        assert stuck.under_way > 0
 
 
 async def test_one_tenants_flood_leaves_the_others_their_share(desk: Engine, who: Principal, there: Receiver) -> None:
@@ -251,7 +250,7 @@ async def test_what_a_stopped_sender_had_in_hand_is_sent_by_another(
     await enqueue(desk, who, 3)
     there.answer = hang
     desk.sender.start()
-    await after(lambda: there.under_way == 3)
+    await after(lambda: len(there.seen) == 3)
     await desk.sender.stop()
     there.answer = says(200)
     assert await desk.sender.deliver_due() == 0

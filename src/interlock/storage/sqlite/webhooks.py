@@ -201,6 +201,7 @@ def _take(
     taken: list[Dispatch] = []
     for channel, want in wants:
         facts = {"tenant": tenant, "channel": channel, "now": connection.now}
+        connection.db.execute(_SQL["drop_vain_calls"], facts)
         ((interval,),) = connection.rows(_SQL["interval"], facts)
         if interval > 0:
             _fold(connection, facts)

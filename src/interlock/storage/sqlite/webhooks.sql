@@ -93,6 +93,11 @@ SELECT tenant, channel FROM (
   SELECT tenant, channel, since, row_number() OVER (PARTITION BY tenant ORDER BY since) AS place FROM due WHERE since <= :now)
 ORDER BY place, since LIMIT :limit;
 
+-- name: drop_vain_calls
+-- Jobs of a paused type cannot be claimed; those that are ready when it goes on are told of then.
+DELETE FROM outbox INDEXED BY outbox_due WHERE tenant = :tenant AND channel = :channel AND next_try_at <= :now AND event = 'queue.ready' AND grabs = 0
+  AND type IN (SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL);
+
 -- name: interval
 -- Whether a channel wants its events apart; in a group every member must.
 SELECT coalesce(min(min_interval_seconds), 0) FROM subscription WHERE tenant = :tenant AND channel = :channel AND ended_at IS NULL;

@@ -173,6 +173,12 @@ declare
   gap double precision;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
+  -- Jobs of a paused type cannot be claimed; those that are ready when it goes on are told of then.
+  if exists (select from interlock.queue k where k.tenant = p_tenant and k.paused_at is not null) then
+    delete from interlock.outbox o
+    where o.tenant = p_tenant and o.channel = any(p_channels) and o.next_try_at <= t and o.event = 'queue.ready' and o.grabs = 0
+      and exists (select from interlock.queue k where k.tenant = p_tenant and k.type = o.type and k.paused_at is not null);
+  end if;
   for want in select u.channel, u.most from unnest(p_channels, p_wants) as u(channel, most) order by u.channel loop
     -- In a group every member must want its events apart.
     select coalesce(min(s.min_interval_seconds), 0) into gap from interlock.subscription s
