@@ -51,6 +51,8 @@ class Error(Exception):
 
     code = "error"
     status = 500
+    pointer: str = ""
+    """The place in the request that is at fault, where it is known."""
 
 
 class Malformed(Error):

@@ -141,6 +141,16 @@ async def test_a_batch_with_one_bad_job_adds_none_and_names_it(api: Api) -> None
     assert api.ok(await api.get("/v1/jobs"))["items"] == []
 
 
+async def test_whatever_a_batch_is_refused_for_the_job_is_named(api: Api) -> None:
+    ended = await api.enqueue()
+    api.ok(await api.post(f"/v1/jobs/{ended['id']}/cancel"))
+    large = {"type": "b", "payload": "x" * 300_000}
+    refused = await api.post("/v1/jobs/batch", {"jobs": [{"type": "a"}, {"type": "b", "parent_id": ended["id"]}]})
+    too_large = await api.post("/v1/jobs/batch", {"jobs": [large, {"type": "a"}]})
+    assert problem(refused, 409, "parent_ended")["errors"][0]["pointer"] == "/jobs/1"
+    assert problem(too_large, 413, "too_large")["errors"][0]["pointer"] == "/jobs/0"
+
+
 @pytest.mark.parametrize("size", [0, 1001])
 async def test_a_batch_has_one_to_a_thousand_jobs(api: Api, size: int) -> None:
     problem(await api.post("/v1/jobs/batch", {"jobs": [{"type": "a"}] * size}), 422, "invalid")

@@ -216,6 +216,17 @@ async def test_a_worker_goes_by_its_own_name_or_an_instance_of_it(guarded: Api) 
     problem(await worker.post("/v1/claims", {"worker": "w2"}), 403, "forbidden")
 
 
+async def test_an_item_that_names_another_worker_is_refused_alone(guarded: Api) -> None:
+    worker = await guarded.as_role("work", "produce", worker_id="mine")
+    job = await worker.running()
+    own = {"id": job["id"], "fence": job["lease"]["fence"]}
+    beats = worker.ok(await worker.post("/v1/heartbeats", {"items": [own | {"worker": "other"}, own]}))["items"]
+    items = [own | {"outcome": "release", "worker": "other"}, own | {"outcome": "complete"}]
+    ends = worker.ok(await worker.post("/v1/finishes", {"items": items}))["items"]
+    assert [beats[0]["error"]["code"], ends[0]["error"]["code"]] == ["forbidden"] * 2
+    assert (beats[1]["cancel_requested"], ends[1]["status"]) == (False, "succeeded")
+
+
 async def test_a_worker_cannot_finish_the_job_of_another(guarded: Api) -> None:
     producer = await guarded.as_role("produce")
     first, second = await guarded.as_role("work", worker_id="w1"), await guarded.as_role("work", worker_id="w2")

@@ -165,6 +165,26 @@ async def test_finishes_answer_each_item_on_its_own(api: Api) -> None:
     assert [a["id"] for a in answers] == [i["id"] for i in items]
 
 
+async def test_files_come_along_with_finishes_and_a_bad_one_refuses_its_item_alone(api: Api) -> None:
+    jobs = [await api.running(type=f"t{n}", worker=f"w{n}") for n in range(3)]
+    files: list[list[dict[str, str]]] = [
+        [{"name": "a.txt", "content_base64": "aGVsbG8="}],
+        [{"name": "neither"}],
+        [{"name": "b", "url": "https://example.com/b"}],
+    ]
+    items: list[dict[str, Any]] = [
+        {"id": job["id"], "fence": job["lease"]["fence"], "outcome": "complete", "artifacts": some}
+        for job, some in zip(jobs, files, strict=True)
+    ]
+    for _ in range(2):  # the same again answers the same, and keeps nothing twice
+        answers = api.ok(await api.post("/v1/finishes", {"items": items}))["items"]
+        assert [a.get("status") for a in answers] == ["succeeded", None, "succeeded"]
+        assert answers[1]["error"]["errors"][0]["pointer"] == "/artifacts"
+    kept = [api.ok(await api.get(f"/v1/jobs/{job['id']}/artifacts"))["items"] for job in jobs]
+    assert [[one["name"] for one in some] for some in kept] == [["a.txt"], [], ["b"]]
+    assert (await api.job(jobs[1]["id"]))["status"] == "running"
+
+
 async def test_heartbeats_answer_each_item_on_its_own(api: Api) -> None:
     job = await api.running(worker="w1")
     fence = job["lease"]["fence"]

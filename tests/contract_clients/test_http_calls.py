@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 import time
 
 import msgspec
@@ -103,10 +105,23 @@ async def test_patience_ends_and_says_whether_something_may_have_happened() -> N
         await client.get(NEVER)
     assert not isinstance(nothing.value, Indeterminate)
     await client.close()
-    async with scripted([LOST]) as server:
-        client = HttpClient(server.url, patience_seconds=0.3)
+    async with scripted([LOST, answer(503, problem(503, "stopping"), retry_after="500")]) as server:
+        client = HttpClient(server.url, patience_seconds=400)
         with pytest.raises(Indeterminate):
             await client.enqueue([JobRequest(type="work")])
+        await client.close()
+
+
+async def test_what_was_never_sent_has_not_happened_even_if_patience_ends_while_a_connection_is_awaited() -> None:
+    with contextlib.ExitStack() as sockets:
+        full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        sockets.enter_context(
+            socket.create_connection(full.getsockname())
+        )  # nobody takes it, so there is no room for more
+        client = HttpClient(f"http://127.0.0.1:{full.getsockname()[1]}", patience_seconds=0.3)
+        with pytest.raises(Unavailable) as nothing:
+            await client.enqueue([JobRequest(type="work")])
+        assert not isinstance(nothing.value, Indeterminate)
         await client.close()
 
 

@@ -70,6 +70,9 @@ async def test_a_batch_with_one_bad_job_adds_nothing_and_names_it(desk: Desk) ->
     with pytest.raises(Invalid) as caught:
         await desk.client.enqueue([request(), request(priority=5000)])
     assert caught.value.pointer == "/jobs/1/priority"
+    with pytest.raises(TooLarge) as larger:
+        await desk.client.enqueue([request(), request(payload=f'"{"x" * 300_000}"')])
+    assert larger.value.pointer == "/jobs/1"
     assert await desk.client.find(Filter()) == []
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.domain import text
-from interlock.errors import Error, Fatal, Invalid, Malformed, NotFound, Unavailable
+from interlock.errors import Error, Fatal, Invalid, NotFound, Unavailable
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
@@ -74,7 +74,7 @@ def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
     }
     if isinstance(error, Invalid):
         shown["errors"] = [_fault(pointer, code, message) for pointer, message in error.faults[:MOST_FAULTS]]
-    elif isinstance(error, Malformed) and error.pointer:
+    elif isinstance(error, Error) and error.pointer:
         shown["errors"] = [_fault(error.pointer, code, shown["detail"])]
     return shown | (facts(error) if isinstance(error, Error) else {})
 

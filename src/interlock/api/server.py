@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import ipaddress
 import signal
@@ -62,7 +63,8 @@ def listen(host: str, port: int) -> socket.socket:
             listening.close()
             raise
     except OSError as error:
-        raise Unavailable(f"cannot listen on {host} port {port}: {error.strerror}") from None
+        way_out = "; name another port with --port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else ""
+        raise Unavailable(f"cannot listen on {host} port {port}: {error.strerror}{way_out}") from None
     return listening
 
 

@@ -92,12 +92,16 @@ class Calls:
         while True:
             try:
                 async with asyncio.timeout_at(patience.until):
-                    answer = await self._once(call)
+                    answer = await self._once(call, patience)
             except _HOPELESS as error:
                 raise Error(f"the server cannot be called: {error}") from None
             except _NOT_SENT as error:
                 why = f"the server cannot be reached: {_said(error)}"
-            except (httpx2.TransportError, httpx2.DecodingError, TimeoutError) as error:
+            except TimeoutError:
+                how = "did not answer" if patience.is_sending else "cannot be reached: it took no connection"
+                why = f"the server {how} in time"
+                patience.is_unsure |= patience.is_sending
+            except (httpx2.TransportError, httpx2.DecodingError) as error:
                 why = f"the connection to the server broke: {_said(error)}"
                 patience.is_unsure = True
             else:
@@ -129,7 +133,8 @@ class Calls:
         await self._quick.aclose()
         await self._waiting.aclose()
 
-    async def _once(self, call: Call) -> Answer:
+    async def _once(self, call: Call, patience: _Patience) -> Answer:
+        patience.is_sending = False
         connections = self._waiting if call.wait_seconds else self._quick
         timeout = httpx2.Timeout(call.wait_seconds + ANSWER_SECONDS, connect=CONNECT_SECONDS)
         async with connections.stream(
@@ -139,6 +144,7 @@ class Calls:
             params=list(call.query) or None,
             headers=call.headers,
             timeout=timeout,
+            extensions={"trace": patience.note},
         ) as response:
             return Answer(response.status_code, response.headers, await _whole(response))
 
@@ -150,8 +156,13 @@ class _Patience:
         self._clock = asyncio.get_running_loop().time
         self._pause = FIRST_PAUSE_SECONDS
         self.until = self._clock() + seconds
+        self.is_sending = False  # the try under way has a connection, and something of it may have reached the server
         self.is_unsure = False  # a try may have been carried out although its answer was not heard
         self.hint = 0.0
+
+    async def note(self, step: str, _facts: object) -> None:
+        """What the connection is about to do, as it tells."""
+        self.is_sending |= step.endswith("send_request_headers.started")
 
     async def wait(self, why: str) -> None:
         """Before the next try; if there is none, raise what is known of those before."""

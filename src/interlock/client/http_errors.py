@@ -59,10 +59,11 @@ def rebuilt(said: Mapping[str, Any], status: int, known: Mapping[str, object]) -
         kind = Unavailable  # it is the server that must stop; another one, or the same one mended, will answer
     detail = str(said.get("detail") or f"the server answered with status {status}")
     error = kind.__new__(kind, detail)
+    faults = tuple(_faults(said))
     if isinstance(error, Invalid):
-        error.faults = tuple(_faults(said)) or (Fault("", detail),)
-    elif isinstance(error, Malformed):
-        error.pointer = next(iter(_faults(said)), Fault("", "")).pointer
+        error.faults = faults or (Fault("", detail),)
+    elif faults or isinstance(error, Malformed):
+        error.pointer = faults[0].pointer if faults else ""
     told = {name: value for name, value in said.items() if name not in _FRAME}
     if isinstance(error, errors.NotFound) and "id" in told:
         told["job_id"] = told.pop("id")  # whatever was not found has its name there

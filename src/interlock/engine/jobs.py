@@ -13,7 +13,7 @@ from interlock.domain.job import MAX_ATTEMPTS, Added, Enqueued, Receipt, Refused
 from interlock.domain.principal import Principal
 from interlock.engine.answers import answered
 from interlock.engine.registry import Accepted, Registers
-from interlock.errors import Invalid, NotFound
+from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest, Limits
 
@@ -90,7 +90,7 @@ class Jobs:
         )
         for i, answer in enumerate(answers):
             if isinstance(answer, Refused):
-                raise answer.error.within(f"/jobs/{i}") if isinstance(answer.error, Invalid) else answer.error
+                raise _named(answer.error, f"/jobs/{i}")
         return [answer for answer in answers if isinstance(answer, Accepted)]
 
     async def _shown(self, tenant: str, accepted: Sequence[Accepted]) -> list[Added]:
@@ -160,3 +160,11 @@ class Jobs:
     async def _now(self, requests: Sequence[JobRequest]) -> int:
         """The store's clock, asked only where a rule looks at it."""
         return await self._store.now() if any(request.deadline is not None for request in requests) else 0
+
+
+def _named(error: Error, item: str) -> Error:
+    """The refusal of one item of a batch, which says which one it is."""
+    if isinstance(error, Invalid):
+        return error.within(item)
+    error.pointer = item
+    return error

@@ -17,7 +17,7 @@ from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes,
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import Refused
-from interlock.errors import Conflict, Invalid
+from interlock.errors import Conflict, Error, Invalid
 
 routes = Routes()
 
@@ -82,6 +82,7 @@ class CompleteItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag
     result: msgspec.Raw = ABSENT
     result_summary: str | None = None
     usage: dict[str, int | float] | None = None
+    artifacts: tuple[ArtifactPart, ...] = ()
 
 
 class FailItem(HeldItem, frozen=True, kw_only=True, tag_field="outcome", tag="fail"):
@@ -119,15 +120,7 @@ Report = CompleteRequest | FailRequest | ReleaseRequest | AckRequest | FinishIte
 )  # fmt: skip
 async def complete(call: Call[CompleteRequest, Nothing]) -> Answer:
     """Report success; artifacts that come along are kept first."""
-    things = [part.thing() for part in call.body.artifacts]
-
-    async def attach(job_id: str, worker: str) -> None:
-        await call.engine.artifacts.attach(call.who.tenant, Holder(job_id, call.body.fence, worker), things)
-
-    if things:
-        # A grant that has ended takes none; whether this is the same report again is for the finish to say.
-        with contextlib.suppress(Conflict):
-            await as_holder(call, call.body, attach)
+    await _attach(call, call.job_id, call.body)
     return await _finish(call)
 
 
@@ -163,8 +156,17 @@ async def finishes(call: Call[Finishes, Nothing]) -> Answer:
     items = call.body.items
     wire.check_batch(items)
     odd = odd_items(call)
+    faults: dict[int, Error] = {}
+    for i, item in enumerate(items):
+        if isinstance(item, CompleteItem) and item.artifacts:
+            try:
+                await _attach(call, wire.job_id(item.id), item)
+            except Error as error:
+                faults[i] = error
 
     def order(i: int, worker: str) -> Finish:
+        if i in faults:
+            raise faults[i]
         return _order(items[i], items[i].id, worker, bool(odd) and odd[i])
 
     answers = await as_holders(call, items, order, call.engine.leases.finishes)
@@ -176,6 +178,19 @@ async def finishes(call: Call[Finishes, Nothing]) -> Answer:
             ]
         }
     )
+
+
+async def _attach(call: Call[Any, Nothing], job_id: str, report: CompleteRequest | CompleteItem) -> None:
+    """Keep what comes along with a success, before the grant ends."""
+    things = [part.thing() for part in report.artifacts]
+
+    async def attach(job_id: str, worker: str) -> None:
+        await call.engine.artifacts.attach(call.who.tenant, Holder(job_id, report.fence, worker), things)
+
+    if things:
+        # A grant that has ended takes none; whether this is the same report again is for the finish to say.
+        with contextlib.suppress(Conflict):
+            await as_holder(call, report, attach, job_id=job_id)
 
 
 async def _finish(call: Call[Any, Nothing]) -> Answer:

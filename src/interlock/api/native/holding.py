@@ -30,9 +30,11 @@ class Item(Grant, Protocol):
     def id(self) -> str: ...
 
 
-async def as_holder(call: Call[Any, Any], grant: Grant, act: Callable[[str, str], Awaitable[T]]) -> T:
-    """Act on the job of the path. A worker that runs as several instances need not say which of them it is."""
-    job_id = call.job_id
+async def as_holder(
+    call: Call[Any, Any], grant: Grant, act: Callable[[str, str], Awaitable[T]], *, job_id: str | None = None
+) -> T:
+    """Act on a job, that of the path. A worker that runs as several instances need not say which of them it is."""
+    job_id = call.job_id if job_id is None else job_id
     name = auth.worker_name(call.who, grant.worker)
     try:
         return await act(job_id, name)
@@ -53,15 +55,14 @@ async def as_holders(
 
     Those whose holder has to be looked up go in a second batch.
     """
-    names = [auth.worker_name(call.who, item.worker) for item in items]
-    made = [_made(order, i, name) for i, name in enumerate(names)]
+    made = [_made(call, order, i, item) for i, item in enumerate(items)]
     good = [one for one in made if not isinstance(one, Refused)]
     told = iter(await act(call.who.tenant, good) if good else ())
     answers = [one if isinstance(one, Refused) else next(told) for one in made]
     again: dict[int, str] = {}
     for i, given in enumerate(answers):
         if isinstance(given, Refused) and isinstance(given.error, LeaseLost):
-            holder = await _other_holder(call, items[i].id, items[i], names[i])
+            holder = await _other_holder(call, items[i].id, items[i], auth.worker_name(call.who, items[i].worker))
             if holder is not None:
                 again[i] = holder
     if again:
@@ -71,10 +72,10 @@ async def as_holders(
     return answers
 
 
-def _made(order: Callable[[int, str], O], i: int, name: str) -> O | Refused:
-    """The order for one item; one that cannot be made is refused alone."""
+def _made(call: Call[Any, Any], order: Callable[[int, str], O], i: int, item: Item) -> O | Refused:
+    """The order for one item; one that cannot be made, or names a worker of others, is refused alone."""
     try:
-        return order(i, name)
+        return order(i, auth.worker_name(call.who, item.worker))
     except Error as error:
         return Refused(error)
 
