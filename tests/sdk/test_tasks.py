@@ -196,6 +196,18 @@ async def test_what_no_option_says_is_left_to_the_server(app: StoreApp) -> None:
     assert (job.max_attempts, job.priority, job.payload) == (DEFAULT_MAX_ATTEMPTS, 0, "{}")
 
 
+def test_one_text_where_several_are_wanted_is_not_taken_apart_into_its_letters(app: StoreApp) -> None:
+    @app.task
+    async def bare() -> None: ...
+
+    wrong: Any
+    for wrong in ({"tags": "red"}, {"requires": "gpu"}, {"agent": "ab"}, {"agent": ("planner",)}):
+        with pytest.raises(TypeError, match="takes a"):
+            bare.options(**wrong)
+    with pytest.raises(interlock.Error, match="a list of names, not 'gpu'"):
+        interlock.Worker(app, capabilities="gpu")
+
+
 async def test_an_unknown_option_is_an_error(app: StoreApp) -> None:
     with pytest.raises(TypeError, match="'retries' is not an option"):
         app.task(retries=3)(lambda: None)  # type: ignore[call-overload]

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 import interlock
-from interlock.client.port import Client
+from interlock.client.port import Client, JobRequest
 from interlock.domain.lifecycle import Status
 from interlock.errors import Unavailable
 from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.stores import SECOND, ManualClock
 
 ASKS_ITS_NAME = """
 from interlock.sdk.replay import identity_of
@@ -181,3 +183,43 @@ def test_a_step_of_a_program_is_known_again_by_a_worker_that_imports_it(tmp_path
             [sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
         )
         assert done.stdout.split() == ["research.search", "research.search"], done.stderr
+
+
+async def test_a_task_beside_a_run_that_wants_to_end_the_process_fails_only_the_run(app: StoreApp) -> None:
+    async def rude() -> None:
+        sys.exit(3)
+
+    @app.task(max_attempts=1)
+    async def waits() -> None:
+        await asyncio.gather(rude(), asyncio.sleep(0))
+
+    @app.task(max_attempts=1)
+    async def groups() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(rude())
+
+    @app.task(max_attempts=1)
+    def steps(ctx: interlock.Context) -> None:
+        ctx.step_sync("rude", rude)
+
+    handles = [await waits.enqueue(), await groups.enqueue(), await steps.enqueue()]
+    await app.drain()
+    for handle in handles:
+        with pytest.raises(interlock.JobFailed) as failed:
+            await handle.result(timeout=PATIENCE_SECONDS)
+        assert (failed.value.error["kind"], failed.value.error["message"]) == ("SystemExit", "3")
+    assert asyncio.get_running_loop().get_task_factory() is None
+
+
+async def test_an_argument_that_only_a_newer_worker_knows_is_tried_again(app: StoreApp, clock: ManualClock) -> None:
+    @app.task
+    async def greet(name: str) -> str:
+        return name
+
+    (newer,) = await (await app.client()).enqueue([JobRequest(type="greet", payload=Raw(b'{"name":"ada","times":2}'))])
+    (wrong,) = await (await app.client()).enqueue([JobRequest(type="greet", payload=Raw(b'{"name":1,"times":2}'))])
+    await app.drain()
+    waiting, failed = await app.job(newer.id), await app.job(wrong.id)
+    assert (waiting.status, waiting.run_at) == (Status.RETRY, clock.now + 30 * SECOND)
+    assert "times" in json.loads(waiting.error or "")["message"]
+    assert failed.status == Status.FAILED

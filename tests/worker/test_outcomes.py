@@ -11,6 +11,7 @@ import pytest
 
 import interlock
 from interlock.domain.lifecycle import Status
+from interlock.domain.usage import summed
 from tests.support.apps import StoreApp
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import SECOND, ManualClock
@@ -215,6 +216,45 @@ async def test_usage_of_a_run_is_summed_and_kept(app: StoreApp) -> None:
     usage = (await app.job(handle.id)).usage
     assert usage is not None
     assert json.loads(usage) == {"tokens": 120, "cost": 0.25}
+
+
+async def test_what_failed_attempts_have_used_up_is_summed_with_the_rest(app: StoreApp, clock: ManualClock) -> None:
+    @app.task(max_attempts=3, backoff={"kind": "fixed", "base_seconds": 1})
+    async def thinking(ctx: interlock.Context) -> None:
+        ctx.usage(tokens=100, cost=0.25)
+        if ctx.attempt < 3:
+            raise OSError("overloaded")
+
+    async def search() -> int:
+        return 7
+
+    @app.task(max_attempts=2, backoff={"kind": "fixed", "base_seconds": 1})
+    async def by_steps(ctx: interlock.Context) -> None:
+        ctx.usage(tokens=await ctx.step("search", search))  # the step is not run again, but told of again
+        if ctx.attempt < 2:
+            raise OSError("overloaded")
+
+    handles = [await thinking.enqueue(), await by_steps.enqueue()]
+    for _ in range(3):
+        await app.drain()
+        clock.advance(1)
+    used = [json.loads((await app.job(handle.id)).usage or "") for handle in handles]
+    assert used == [{"tokens": 300, "cost": 0.75}, {"tokens": 7}]
+
+
+async def test_what_a_job_has_used_up_is_known_although_it_came_to_nothing(app: StoreApp, clock: ManualClock) -> None:
+    @app.task(max_attempts=2, backoff={"kind": "fixed", "base_seconds": 1})
+    async def hopeless(ctx: interlock.Context) -> None:
+        ctx.usage(tokens=50)
+        raise OSError("overloaded")
+
+    handle = await hopeless.enqueue()
+    for _ in range(2):
+        await app.drain()
+        clock.advance(1)
+    assert (await app.job(handle.id)).status == Status.DEAD_LETTER
+    steps = await (await app.client()).steps(handle.id)
+    assert summed(handle.id, steps, has_ended=True) == {"tokens": 100}
 
 
 @pytest.mark.parametrize(("after", "waits"), [(-3.5, 0.1), (timedelta(days=40), 30 * 86_400.0)])

@@ -236,6 +236,8 @@ def plain_shop(tmp_path: Path) -> Iterator[Shop]:
     [
         ("shop", (), "write MODULE:APP"),
         ("nowhere:app", (), "no module 'nowhere'"),
+        ("nowhere:app", ("--processes", "2"), "no module 'nowhere'"),
+        ("shop.py:app", (), "say shop:app"),
         ("shop:missing", (), "has no 'missing'"),
         ("shop:not_an_app", (), "is not an app"),
         ("shop:app", ("--type", "other"), "no task named other"),

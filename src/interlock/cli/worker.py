@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from interlock import assemble, config, tracing
 from interlock.cli import logs
 from interlock.cli.output import inert
-from interlock.cli.session import USAGE, Anywhere, exit_code, loop_factory, token_of
+from interlock.cli.session import REFUSED, USAGE, Anywhere, exit_code, loop_factory, token_of
 from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
 from interlock.worker.fleet import Fleet
@@ -79,7 +79,7 @@ def worker(
         if name is not None:
             refuse("several processes cannot share one --name")
         logs.configure()
-        Fleet(serve, (order,), processes).run()
+        sys.exit(Fleet(serve, (order,), processes, hopeless=(USAGE, REFUSED)).run())
     else:
         serve(order)
 
@@ -166,7 +166,8 @@ def find(target: str) -> Tasks:
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        refuse(f"there is no module {module_name!r} here or on the path")
+        meant = f"; say {module_name.removesuffix('.py')}:{attribute}" if module_name.endswith(".py") else ""
+        refuse(f"there is no module {module_name!r} here or on the path{meant}")
     except AttributeError:
         refuse(f"{module_name!r} has no {attribute!r}")
     if not isinstance(found, Tasks):

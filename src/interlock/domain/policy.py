@@ -62,6 +62,8 @@ def fits(
 
 def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
     """Trimmed, visible, unique names in sorted order, or Invalid."""
+    if isinstance(values, str):  # which would be taken apart into its letters
+        raise Invalid(f"{what} is a list of names, not {values!r}", pointer=f"/{what}")
     cleaned = set()
     for value in values:
         name = value.strip()

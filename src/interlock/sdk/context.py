@@ -19,6 +19,7 @@ from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.job import Checkpoint, Job
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.progress import Event, Level, Report, Step
+from interlock.domain.usage import USAGE, kept_by, summed, together
 from interlock.errors import IdempotencyKeyReuse, Unavailable
 from interlock.sdk import values
 from interlock.sdk.blocking import blocking
@@ -48,6 +49,7 @@ class Context:
         self._loop = loop
         self._threads = threads
         self._memory = Memory(grant.job.id, grant.steps)
+        self._usages = [step for step in grant.steps if step.name == USAGE]
         self._approval: Approval | None = grant.approval
         self._checkpoint_seq = grant.job.checkpoint_seq or 0
         self._saving = asyncio.Lock()
@@ -115,7 +117,7 @@ class Context:
         self.event(message, progress=done)
 
     def usage(self, **amounts: float) -> None:
-        """Add to what the run has used up, such as tokens and cost; kept with its result."""
+        """Add to what the job has used up, such as tokens and cost; kept with its result, and with failed attempts."""
         for name, amount in amounts.items():
             if not math.isfinite(amount):
                 raise ValueError(f"{name} must be a number that can be summed, not {amount}")
@@ -143,6 +145,7 @@ class Context:
         if self._approval is not None and not self._memory.is_spent(self._approval):
             return await self._take(self._approval, occurrence, asked)
         await self._send_events()
+        await self.keep_usage()
         seconds = in_seconds(expires_in) or DEFAULT_EXPIRY_SECONDS
         gate = OpenGate(*self._holder(), "", prompt, shown, risk, form, required, OnDeny(on_deny), seconds)
         await self._insist(lambda: self._client.open_gate(gate))
@@ -199,8 +202,20 @@ class Context:
         self._events[:0] = events
 
     def used(self) -> str | None:
-        """All usage of this run as JSON."""
-        return values.encode(dict(self._usage)) if self._usage else None
+        """All usage of the job as JSON, once this run has come to a result."""
+        if not self._usages:
+            return values.encode(dict(self._usage)) if self._usage else None
+        earlier = summed(self.id, self._usages, has_ended=False)
+        return values.encode(together([earlier, self._usage])) if earlier or self._usage else None
+
+    async def keep_usage(self) -> None:
+        """Keep what a run without a result has used up: nobody else can tell, and steps are what lasts."""
+        if not self._usage:
+            return
+        whose = kept_by(self.id, is_told_again=self._memory.was_met or self._children > 0)
+        used = values.encode(dict(self._usage))
+        step = Step(*self._holder(), USAGE, len(self._usages) + 1, used, whose)
+        self._usages.append(await self._insist(lambda: self._client.save_step(step)))
 
     async def _call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Asynchronous functions run on the loop, all others in a thread."""

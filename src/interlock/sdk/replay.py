@@ -50,6 +50,11 @@ class Memory:
             self.compare(name, step.function, identity)
         return occurrence, step
 
+    @property
+    def was_met(self) -> bool:
+        """Whether the run has done anything that a later run will not do again."""
+        return bool(self._met)
+
     def compare(self, name: str, recorded: str | None, identity: str) -> None:
         if recorded is not None and recorded != identity:
             raise StepMismatch(self._job_id, name, recorded, identity)

@@ -16,6 +16,10 @@ NOT_GIVEN: Final = object()
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
+class UnknownArgument(Invalid):
+    """A payload that the function could take, were it not for an argument that it does not have."""
+
+
 class Signature:
     """What a function takes, save its context, and what it returns."""
 
@@ -35,6 +39,7 @@ class Signature:
         self._signature = inspect.Signature(taken)
         self._struct = _struct(self.name, taken, hints)
         self._decode = values.decoder(self._struct)
+        self._decode_known = values.decoder(_struct(self.name, taken, hints, forbid_unknown=False))
         self._names = tuple(parameter.name for parameter in taken)
         self._all_optional = all(parameter.default is not parameter.empty for parameter in taken)
 
@@ -55,12 +60,23 @@ class Signature:
         """The arguments in a payload, by name."""
         if self._all_optional and (payload is None or payload == "{}"):
             return {}
-        read = self._read("{}" if payload is None else payload)
+        try:
+            read = self._read("{}" if payload is None else payload)
+        except Invalid as error:
+            raise self._closer(error, payload) from None
         return {name: value for name in self._names if (value := getattr(read, name)) is not NOT_GIVEN}
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the payload."""
         return values.schema(self._struct)
+
+    def _closer(self, error: Invalid, payload: str | None) -> Invalid:
+        """The same error, or the one that says that nothing is wrong but an argument too many."""
+        try:
+            self._decode_known(payload or "{}")
+        except msgspec.MsgspecError:
+            return error
+        return UnknownArgument(str(error), pointer=error.pointer)
 
     def _read(self, payload: str | bytes) -> Any:
         try:
@@ -94,7 +110,9 @@ def _is_context(hint: Any, context_type: type) -> bool:
     return isinstance(hint, type) and issubclass(hint, context_type)
 
 
-def _struct(name: str, taken: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> type[msgspec.Struct]:
+def _struct(
+    name: str, taken: Sequence[inspect.Parameter], hints: Mapping[str, Any], *, forbid_unknown: bool = True
+) -> type[msgspec.Struct]:
     """A struct with a field for each parameter; defaults stay with the function."""
     fields: list[Any] = []
     for parameter in taken:
@@ -105,7 +123,7 @@ def _struct(name: str, taken: Sequence[inspect.Parameter], hints: Mapping[str, A
             fields.append((parameter.name, hint, msgspec.field(default_factory=lambda: NOT_GIVEN)))
     try:
         struct = msgspec.defstruct(
-            name.rpartition(".")[2], fields, kw_only=True, frozen=True, forbid_unknown_fields=True
+            name.rpartition(".")[2], fields, kw_only=True, frozen=True, forbid_unknown_fields=forbid_unknown
         )
         values.decoder(struct)
     except TypeError as error:

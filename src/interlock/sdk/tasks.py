@@ -166,10 +166,17 @@ def request_fields(options: Options) -> dict[str, Any]:
             case "timeout" | "expiry_delay" | "delay":
                 value = in_seconds(value)  # type: ignore[arg-type]
             case "agent":
-                value = AgentName(*options["agent"])
+                value = AgentName(*_several("agent", options["agent"], "a kind and an id"))
             case "requires" | "tags":
-                value = list(value)  # type: ignore[call-overload]
+                value = _several(option, value, "a list of texts")
             case "headers" | "backoff":
                 value = dict(value)  # type: ignore[call-overload]
         fields[_RENAMED.get(option, option)] = value
     return fields
+
+
+def _several(option: str, given: Any, wanted: str) -> list[Any]:
+    """The parts of an option; one text would be taken apart into its letters."""
+    if isinstance(given, str) or (option == "agent" and len(given) != 2):
+        raise TypeError(f"{option} takes {wanted}, not {given!r}")
+    return list(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from collections.abc import Coroutine, Iterator
 from functools import partial
@@ -17,10 +18,13 @@ from interlock.domain.retry import SECOND
 from interlock.errors import Error, LeaseLost, NotRunning, TooLarge
 from interlock.sdk import values
 from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
+from interlock.sdk.signature import UnknownArgument
 from interlock.sdk.threads import Threads
 from interlock.worker.run import Ending, Run
 
 LONGEST_TRACEBACK: Final = 6000
+UNKNOWN_ARGUMENT: Final = "unknown_argument"
+DEPLOY_SECONDS: Final = 30.0  # until another worker has perhaps got the job, or this one been replaced
 
 
 def execute(run: Run, threads: Threads) -> Coroutine[Any, Any, Finish | None]:
@@ -40,8 +44,18 @@ async def _traced(run: Run, threads: Threads) -> Finish | None:
 
 
 async def _execute(run: Run, threads: Threads) -> Finish | None:
+    order = await _ended(run, threads)
+    if run.context is not None and order is not None and type(order) is not Complete:
+        with contextlib.suppress(Error):  # the end of a run matters more than what it has used up
+            await run.context.keep_usage()
+    return order
+
+
+async def _ended(run: Run, threads: Threads) -> Finish | None:
     try:
         arguments = run.task.signature.unpack(run.job.payload)
+    except UnknownArgument as error:  # perhaps of a newer version of the task, which another worker has
+        return failure(run, str(error), kind=UNKNOWN_ARGUMENT, retry_after_seconds=DEPLOY_SECONDS)
     except Error as error:
         return failure(run, str(error), kind="invalid_payload", retryable=False)
     if run.context is not None:

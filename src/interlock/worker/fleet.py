@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final
@@ -23,19 +23,23 @@ _context = multiprocessing.get_context("spawn")
 
 
 class Fleet:
-    """`serve` runs in every process; one that ends with 0 is done, any other is replaced."""
+    """`serve` runs in every process; one that ends with 0 is done, any other is replaced, unless that is hopeless."""
 
-    def __init__(self, serve: Callable[..., None], arguments: Sequence[Any], processes: int) -> None:
+    def __init__(
+        self, serve: Callable[..., None], arguments: Sequence[Any], processes: int, *, hopeless: Collection[int] = ()
+    ) -> None:
         self._serve = serve
         self._arguments = tuple(arguments)
         self._wanted = processes
+        self._hopeless = hopeless
+        self._exit_code = 0
         self._members: dict[SpawnProcess, float] = {}
         self._stopping = False
         self._pause = FIRST_PAUSE_SECONDS
         self._log: Any = logger()
 
-    def run(self) -> None:
-        """Until all are done. A signal stops all of them, a second one at once."""
+    def run(self) -> int:
+        """Until all are done; the exit code. A signal stops all of them, a second one at once."""
         for number in STOPS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
                 signal.signal(number, self._pass_on)
@@ -45,6 +49,7 @@ class Fleet:
             wait([member.sentinel for member in self._members])
             for member in [member for member in self._members if member.exitcode is not None]:
                 self._replace(member, self._members.pop(member))
+        return self._exit_code
 
     def _start(self) -> None:
         member = _context.Process(target=_be_member, args=(self._serve, self._arguments))
@@ -55,6 +60,10 @@ class Fleet:
 
     def _replace(self, member: SpawnProcess, since: float) -> None:
         if self._stopping or not member.exitcode:
+            return
+        if member.exitcode in self._hopeless:  # another one would end in the same way
+            self._exit_code = member.exitcode
+            self._pass_on()
             return
         self._log.error("a worker process died", pid=member.pid, exit_code=member.exitcode)
         if time.monotonic() - since < SHORTEST_LIFE_SECONDS:

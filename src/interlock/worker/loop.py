@@ -26,6 +26,7 @@ from interlock.worker.log import logger
 from interlock.worker.patience import Patience
 from interlock.worker.reporter import Reporter
 from interlock.worker.run import Claim, Ending, Run
+from interlock.worker.subtasks import contained, mark_run
 
 N = TypeVar("N", int, float)
 MOST_UNREPORTED: Final = 2000
@@ -85,27 +86,9 @@ class Worker:
             return 0
         self._prepare(client)
         self._client.start_chores()
-        beating = asyncio.create_task(self._heart.beat())
         self._log.info("worker started", types=sorted(self._tasks), concurrency=self._concurrency)
-        try:
-            await self._work(drain=drain, once=once)
-            while once and self._held and not self._stopping:
-                await self._change()
-        finally:
-            # Also when this task is cancelled: what is held must be given back before anything else happens.
-            self._stopping = True
-            winding_down = asyncio.create_task(self._wind_down())
-            try:
-                await asyncio.shield(winding_down)
-            except asyncio.CancelledError:
-                self.stop(now=True)
-                await winding_down
-                raise
-            finally:
-                beating.cancel()
-                await asyncio.wait([beating])
-                self._threads.close()
-                self._stopping = self._at_once = False  # it may be run again
+        with contained(self._loop):
+            await self._run(drain=drain, once=once)
         if self._fault is not None:
             raise self._fault
         self._log.info("worker stopped", runs=self._runs)
@@ -153,6 +136,28 @@ class Worker:
         self._names = (f"{secrets.token_hex(6)}-{n}" for n in itertools.count())
         self._free_names: list[str] = []
         self._fault: BaseException | None = None
+
+    async def _run(self, *, drain: bool, once: bool) -> None:
+        beating = asyncio.create_task(self._heart.beat())
+        try:
+            await self._work(drain=drain, once=once)
+            while once and self._held and not self._stopping:
+                await self._change()
+        finally:
+            # Also when this task is cancelled: what is held must be given back before anything else happens.
+            self._stopping = True
+            winding_down = asyncio.create_task(self._wind_down())
+            try:
+                await asyncio.shield(winding_down)
+            except asyncio.CancelledError:
+                self.stop(now=True)
+                await winding_down
+                raise
+            finally:
+                beating.cancel()
+                await asyncio.wait([beating])
+                self._threads.close()
+                self._stopping = self._at_once = False  # it may be run again
 
     async def _work(self, *, drain: bool, once: bool) -> None:
         patience = Patience(self._log, "claiming")
@@ -228,6 +233,7 @@ class Worker:
         run.handle = self._loop.create_task(self._carry(run))
 
     async def _carry(self, run: Run) -> None:
+        mark_run()
         order = None
         try:
             order = await execute(run, self._threads)

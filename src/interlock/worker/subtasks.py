@@ -1,0 +1,69 @@
+"""Tasks that a run starts beside itself: `sys.exit()` in one is an error of that run, not the end of the worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_in_a_run: ContextVar[bool] = ContextVar("interlock_in_a_run", default=False)
+
+
+def mark_run() -> None:
+    """Say that the running task, and whatever is started from it, belongs to a run."""
+    _in_a_run.set(True)
+
+
+@contextmanager
+def contained(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Contain what runs start on the loop, which otherwise stops when a task of it ends by SystemExit."""
+    before = loop.get_task_factory()
+    make: Callable[..., Any] = _plain if before is None else before
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        return make(loop, _Contained(coroutine) if _in_a_run.get() else coroutine, **options)
+
+    loop.set_task_factory(factory)
+    try:
+        yield
+    finally:
+        if loop.get_task_factory() is factory:
+            loop.set_task_factory(before)
+
+
+def _plain(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop, **options)
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine whose SystemExit comes in a group: that is no exit to an event loop, and still no Exception."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coroutine, name)  # its name and frames, for whoever looks at the task
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._coroutine.send(value)
+        except SystemExit as exit:
+            raise _wrapped(exit) from None
+
+    def throw(self, *raised: Any) -> Any:
+        try:
+            return self._coroutine.throw(*raised)
+        except SystemExit as exit:
+            raise _wrapped(exit) from None
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+
+def _wrapped(exit: SystemExit) -> BaseExceptionGroup[SystemExit]:
+    return BaseExceptionGroup("a task beside the run called for an exit", [exit])
