@@ -233,9 +233,9 @@ def test_a_server_that_is_not_there_or_refuses_is_told_by_the_exit_code(command:
     assert command("jobs", "list", "--database", command.database).code == 4
 
 
-def test_nobody_at_the_other_end_is_not_reachable(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_at_the_other_end_is_not_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line, "PATIENCE_SECONDS", 0.5)
-    done = run("jobs", "list", "--server", f"http://127.0.0.1:{unused_tcp_port}")
+    done = run("jobs", "list", "--server", "http://127.0.0.1:1")
     assert (done.code, "cannot be reached" in done.err) == (5, True)
 
 

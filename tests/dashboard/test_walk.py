@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
+from interlock.dashboard.pages import audit
 from tests.dashboard.conftest import Board, patient
 from tests.dashboard.scene import Scene
 
@@ -87,3 +88,21 @@ async def test_downloads_are_kept_and_never_shown(board: Board, stage: Scene, ch
         assert answer.headers["content-type"] == "application/octet-stream", path
         assert "sandbox" in answer.headers["content-security-policy"], path
         assert await answer.body(), path
+
+
+async def test_verifying_goes_on_part_by_part_to_the_end(
+    board: Board, stage: Scene, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "JOBS_AT_ONCE", 5)
+    page = await (await patient(chromium)).new_page()
+
+    path, parts = "/audit/verify", 0
+    while path:
+        answer = await page.goto(board.url + path)
+        assert answer is not None
+        assert answer.status == 200
+        parts += 1
+        more = page.get_by_role("link", name="Go on")
+        path = await more.get_attribute("href") or "" if await more.count() else ""
+    assert "This was the last part" in await page.get_by_role("status").inner_text()
+    assert parts > 1

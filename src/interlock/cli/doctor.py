@@ -84,6 +84,6 @@ def notes(facts: dict[str, str]) -> list[str]:
     if facts.get("rights", "app") == "app":
         return []
     return [
-        f"this login has the rights of a {facts['rights']}, which are laid aside while Interlock runs; "
+        f"this login has the rights of the {facts['rights']}, which are laid aside while Interlock runs; "
         "let servers and workers connect as a login that has the role interlock_app and no more"
     ]

@@ -16,6 +16,8 @@ from interlock.cli.session import Anywhere, run
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import Principal
+from interlock.domain.progress import StepRow
+from interlock.domain.usage import summed
 from interlock.domain.why import Why
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
@@ -135,16 +137,16 @@ def list_(
 def show(job_id: str, *, common: Anywhere = NOTHING) -> None:
     """Show one job with its history."""
 
-    async def command(engine: Engine, who: Principal) -> tuple[Job, list[HistoryRow], int]:
+    async def command(engine: Engine, who: Principal) -> tuple[Job, list[HistoryRow], list[StepRow], int]:
         id = wire.job_id(job_id)
-        return (
-            await engine.reads.job(who.tenant, id),
-            await engine.reads.history(who.tenant, id),
-            await engine.reads.now(),
-        )
+        job = await engine.reads.job(who.tenant, id)
+        (steps,) = await engine.progress.steps_of(who.tenant, [id]) if job.usage is None else [[]]
+        return job, await engine.reads.history(who.tenant, id), steps, await engine.reads.now()
 
-    job, history, now = run(common, command)
+    job, history, steps, now = run(common, command)
     shown = job_to_dict(job, now=now)
+    if used := summed(job.id, steps, has_ended=True):
+        shown["usage"] = used
     if common.json:
         output.as_json(shown | {"history": [wire.history_to_dict(row) for row in history]})
         return

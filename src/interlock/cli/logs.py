@@ -29,7 +29,7 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), _without_colour, *shared],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 _as_json,
@@ -106,6 +106,12 @@ def _stamped(logger: Any, name: str, record: MutableMapping[str, Any]) -> Mutabl
     """How much it matters, and when it was."""
     record["level"] = "warning" if name == "warn" else "error" if name == "exception" else name
     record["at"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return record
+
+
+def _without_colour(logger: Any, name: str, record: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The server tells everything twice, the second time for a terminal."""
+    record.pop("color_message", None)
     return record
 
 

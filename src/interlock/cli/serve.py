@@ -114,7 +114,8 @@ def only_server_of(database: str) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Invalid("another process serves this database already", pointer="/database") from None
+            busy = f"another process serves {database} already; stop that one, or name another file with --database"
+            raise Invalid(busy, pointer="/database") from None
         yield
 
 

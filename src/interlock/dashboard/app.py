@@ -77,6 +77,7 @@ SAID: Final = {
     "unsubscribed": "The subscription is gone.",
     "token_revoked": "The token is revoked.",
     "bulk": "Done for {n} {jobs}.",
+    "bulk_more": "Done for {n} {jobs}. There are more:",
     "signed_out": "You are signed out.",
 }
 

@@ -21,7 +21,7 @@ from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
 from interlock.domain.operations import START, Action
 from interlock.domain.presence import Presence
 from interlock.domain.principal import Principal
-from interlock.domain.progress import EventRow, Fed, Place
+from interlock.domain.progress import EventRow, Fed, Place, StepRow
 from interlock.domain.registry import QueueStats
 from interlock.domain.why import Why
 from interlock.engine.operations import Bulk, Cascade
@@ -187,6 +187,9 @@ class RemoteProgress:
     async def tail(self, tenant: str, job_id: str, *, after: int = 0) -> AsyncIterator[list[EventRow]]:
         async for row in self._line.client.tail(job_id, after=after):
             yield [row]
+
+    async def steps_of(self, tenant: str, job_ids: Sequence[str]) -> list[list[StepRow]]:
+        return [await self._line.client.steps(id) for id in job_ids]
 
     async def feed_end(self, tenant: str) -> Place:
         """The server begins its stream there."""

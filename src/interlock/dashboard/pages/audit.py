@@ -38,9 +38,7 @@ async def audit(ask: Ask) -> View | Reply:
 @pages.get("/audit/verify", roles=["admin"])
 async def verify(ask: Ask) -> View | Reply:
     """Recompute some chains, and say how far it is."""
-    last = ask.query.one("last")
-    place = None if last is None else _job_id(last, "last")
-    part = await ask.engine.audit.verify_part(ask.tenant, after=place, jobs=JOBS_AT_ONCE)
+    part = await ask.engine.audit.verify_part(ask.tenant, after=ask.query.one("last"), jobs=JOBS_AT_ONCE)
     verified = (ask.query.whole("verified") or 0) + part.jobs
     return show("audit.html", finding=None, on=None, part=part, head=None, verified=verified)
 

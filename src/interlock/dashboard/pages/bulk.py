@@ -32,6 +32,9 @@ async def carry_out(ask: Ask) -> View | Reply:
     """Do what was confirmed, to as many as one call may take."""
     done = await _act(ask, ask.form, dry_run=False)
     back = ask.form.one("filter")
+    if done.more and done.done and ask.form.one("scope") == "filter":
+        rest = Fields(back or "").encoded(action=_action(ask.form), scope="filter")
+        return go(f"/jobs/bulk?{rest}", said="bulk_more", n=done.done)
     return go(f"/jobs?{Fields(back).encoded()}" if back else "/jobs", said="bulk", n=done.done)
 
 

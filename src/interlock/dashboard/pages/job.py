@@ -17,6 +17,7 @@ from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Status, Verb
 from interlock.domain.operations import CHECKPOINT, START
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.retry import SECOND
+from interlock.domain.usage import USAGE, summed
 from interlock.engine.progress import LONGEST_PAGE
 from interlock.errors import Forbidden, NotFound
 
@@ -53,7 +54,7 @@ async def job(ask: Ask) -> View | Reply:
         engine.artifacts.list(tenant, id, limit=LONGEST_PAGE),
     )
     log = await tail(engine.progress, tenant, id, events if not after else await engine.progress.events(tenant, id))
-    values = [(name, tree(getattr(found, name))) for name in VALUES]
+    values = [(name, tree(_text(name, found, steps))) for name in VALUES]
     return show(
         "job.html",
         job=found,
@@ -67,7 +68,7 @@ async def job(ask: Ask) -> View | Reply:
         values=[(name, value) for name, value in values if value is not None],
         artifacts=artifacts,
         children=children,
-        steps=list(dict.fromkeys(step.name for step in steps)),
+        steps=list(dict.fromkeys(step.name for step in steps if step.name != USAGE)),
         open_gate=next((gate for gate in gates if gate.id == found.gate_id), None),
         can=_can(ask, found),
     )
@@ -78,7 +79,8 @@ async def value(ask: Ask) -> View | Reply:
     """Hand out one value as the exact text that is kept."""
     found = await ask.engine.reads.job(ask.tenant, wire.job_id(ask.path["job_id"]))
     name = ask.path["name"]
-    text = getattr(found, name) if name in VALUES else None
+    steps = await ask.engine.progress.steps(ask.tenant, found.id) if name == "usage" else ()
+    text = _text(name, found, steps) if name in VALUES else None
     if text is None:
         raise NotFound(name, what="value")
     return download(f"{found.id}-{name}.json", body=text.encode())
@@ -129,6 +131,14 @@ async def priority(ask: Ask) -> View | Reply:
     id = wire.job_id(ask.path["job_id"])
     await ask.engine.jobs.edit(ask.who, id, priority=ask.form.whole("priority"))
     return go(f"/jobs/{id}", said="edited")
+
+
+def _text(name: str, job: Job, steps: Iterable[StepRow]) -> str | None:
+    """A value as it is kept; what attempts without a result have used up is kept among their steps."""
+    text: str | None = getattr(job, name)
+    if name == "usage" and text is None and (used := summed(job.id, steps, has_ended=True)):
+        return json.dumps(used)
+    return text
 
 
 def _can(ask: Ask, job: Job) -> dict[str, Any]:

@@ -219,6 +219,7 @@ const KEYS = {
 };
 
 function onKey(event) {
+  if (event.key === "Escape" && isTyping(event.target)) event.target.blur();
   if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
   if (document.querySelector("dialog[open]")) return;
   const wanted = goes ? () => goTo(event.key) : KEYS[event.key] ?? focusOf(event.key);
@@ -254,7 +255,7 @@ function onChange(event) {
 // The token of a link is in the fragment, which no server sees; from there it goes into the body of a form.
 function takeFragment() {
   const form = document.querySelector("form[data-fragment]");
-  const token = decodeURIComponent(location.hash.slice(1));
+  const token = location.hash.slice(1);
   if (!form || !token) return;
   form.elements[form.dataset.fragment].value = token;
   history.replaceState(null, "", location.pathname);

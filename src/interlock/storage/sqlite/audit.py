@@ -57,6 +57,6 @@ class AuditVerbs(ABC):
 
 
 def _place(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdigit() and int(cursor) <= _BEYOND_ALL):
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= _BEYOND_ALL):
         raise chains.no_such_place(cursor)
     return int(cursor)
