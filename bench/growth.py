@@ -94,10 +94,10 @@ async def finished(place: Place, count: int) -> None:
         add = await connection.prepare(
             """insert into interlock.job (tenant, id, type, status, priority, route, base, run_at, attempt,
                  max_attempts, fence, version, releases, created_at, updated_at, started_at, run_started_at,
-                 finished_at, previous, verb, actor, created_by, requires, tags, payload)
+                 finished_at, previous, verb, actor, created_by, requires, tags, payload, head)
                select j.tenant, ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, j.type, 'succeeded', 0,
                  j.route, j.base, j.run_at, 1, 3, 1, 3, 0, j.created_at, j.updated_at, j.updated_at, j.updated_at,
-                 j.updated_at, 'running', 'complete', 'worker:w', j.created_by, '{}', '{}', j.payload
+                 j.updated_at, 'running', 'complete', 'worker:w', j.created_by, '{}', '{}', j.payload, j.head
                from (select * from interlock.job where tenant = $1 limit 1) j,
                  generate_series($2::bigint, $3::bigint) n"""
         )

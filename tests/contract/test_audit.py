@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from interlock.domain.audit import history_hash
+from interlock.domain.lifecycle import Status
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import Desk, cancel, complete, new_job
-from tests.contract.doors import MASTER, Door, open_door
+from tests.contract.doors import MASTER, Door, move, open_door
 from tests.contract.test_history import eventful
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database, open_store
@@ -100,6 +101,15 @@ async def test_an_audit_finds_the_first_row_that_was_tampered_with(desk: Desk, d
     assert id in verdict.first_bad
     assert other not in verdict.first_bad
     assert version is None or f"version {version}:" in verdict.first_bad
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+async def test_on_postgresql_a_hash_that_somebody_made_up_is_found_where_it_stands(desk: Desk, door: Door) -> None:
+    job = await desk.running()
+    await move(door, job, Status.SUCCEEDED, desk.clock.now, head=bytes(32))
+    verdict = await desk.store.verify(desk.tenant)
+    assert verdict.first_bad is not None
+    assert f"version {job.version + 1}:" in verdict.first_bad
 
 
 async def test_an_audit_finds_history_whose_job_is_gone(desk: Desk, door: Door) -> None:

@@ -74,7 +74,7 @@ def _array(values: Sequence[object]) -> str:
 
 
 def _texts(values: Sequence[str | None]) -> str | None:
-    return None if all(value is None for value in values) else array_literal(values)
+    return None if values.count(None) == len(values) else array_literal(values)
 
 
 async def _explain(connection: Conn, tenant: str, orders: Sequence[Ending]) -> dict[str, Answer]:

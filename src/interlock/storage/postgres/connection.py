@@ -192,6 +192,8 @@ class Link:
 
 def array_literal(values: Sequence[str | None]) -> str:
     """Texts as the text of a PostgreSQL array."""
+    if len(values) > 1 and values.count(values[0]) == len(values):  # as the workers of a batch mostly are
+        return "{" + ",".join([array_literal(values[:1])[1:-1]] * len(values)) + "}"
     return "{" + ",".join("NULL" if value is None else _quoted(value) for value in values) + "}"
 
 

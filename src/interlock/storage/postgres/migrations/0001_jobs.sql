@@ -129,6 +129,7 @@ create table interlock.job (
   gate_id              uuid,
   parent_id            uuid,
   redrive_of           uuid,
+  head                 bytea       not null,
   tenant               text        not null,
   type                 text        not null,
   worker               text,

@@ -55,6 +55,7 @@ comment on column interlock.job.finished_at is 'When it ended for good.';
 comment on column interlock.job.deadline is 'No run starts at or after this time.';
 comment on column interlock.job.cancel_requested_at is 'When somebody first wanted it stopped.';
 comment on column interlock.job.previous is 'The status that the newest change left; null at birth.';
+comment on column interlock.job.head is 'The hash of the newest row of its history.';
 comment on column interlock.job.lease_seconds is 'How long a lease was asked for.';
 comment on column interlock.job.timeout_seconds is 'How long one run may take.';
 comment on column interlock.job.expiry_delay_seconds is 'How long to wait after a lease ran out; null means not at all.';

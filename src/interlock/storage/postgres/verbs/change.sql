@@ -6,15 +6,20 @@ create or replace function interlock.complete(
 ) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
+declare
+  at_field text;
 begin
   at := interlock.clock();
+  at_field := interlock.field(interlock.micros(at));
   p_tenant := set_config('interlock.tenant', p_tenant, true);
   with done as (
     -- The place of an id among the sorted ones is found by halving: nothing is joined, so no join can be turned round.
     update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
       finished_at = at, updated_at = at, verb = 'complete', actor = 'worker:' || j.worker, reason = null, metadata = null, error = null,
       result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
-      usage = coalesce(usages[width_bucket(j.id, ids)], j.usage), sanitized = j.sanitized or sanitizeds[width_bucket(j.id, ids)]
+      usage = coalesce(usages[width_bucket(j.id, ids)], j.usage), sanitized = j.sanitized or sanitizeds[width_bucket(j.id, ids)],
+      head = interlock.history_hash(j.head, p_tenant, j.id, j.version + 1, j.status, 'succeeded', 'complete', 'worker:' || j.worker, j.attempt,
+        j.fence, null, null, at_field)
     where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running' and j.worker = workers[width_bucket(j.id, ids)]
       and p_fences[width_bucket(j.id, ids)] in (j.fence, -4611686018427387904)
     returning width_bucket(j.id, ids) as position, j.fence, j.attempt, j.version)

@@ -41,6 +41,7 @@ create or replace function interlock.claim(
   set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := interlock.clock();
+  at_field text := interlock.field(interlock.micros(t));
   lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
   floor bigint;
   overdue boolean;
@@ -147,8 +148,11 @@ begin
       worker = coalesce(g.taker, p_worker), lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)),
       lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)), j.timeout_seconds) * interval '1 second',
       started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
-      actor = 'worker:' || coalesce(g.taker, p_worker), reason = null, metadata = null
-    from (select u.at, u.taker from unnest(got, p_takers) as u(at, taker) limit cardinality(got)) g where j.ctid = g.at
+      actor = g.actor, reason = null, metadata = null,
+      head = interlock.history_hash(j.head, p_tenant, j.id, j.version + 1, j.status, 'running', 'claim', g.actor, j.attempt,
+        greatest(j.fence, floor) + 1, null, null, at_field)
+    from (select u.at, u.taker, 'worker:' || coalesce(u.taker, p_worker) as actor from unnest(got, p_takers) as u(at, taker)
+      limit cardinality(got)) g where j.ctid = g.at
     returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by,
       j.created_at, nullif(j.run_at, j.created_at) as run_at, j.max_attempts, g.taker,
       case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or cardinality(j.tags) > 0 or cardinality(j.requires) > 0

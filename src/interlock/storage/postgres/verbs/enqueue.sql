@@ -89,8 +89,10 @@ create or replace function interlock.enqueue(
 declare
   epoch timestamptz := 'epoch';
   micro interval := '1 microsecond';
+  at_field text;
 begin
   at := interlock.clock();
+  at_field := interlock.field(interlock.micros(at));
   perform set_config('interlock.tenant', p_tenant, true);
   if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
     raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
@@ -99,7 +101,7 @@ begin
     insert into interlock.job (tenant, id, seq, type, status, priority, route, base, line, run_at, deadline, timeout_seconds, attempt,
       max_attempts, fence, version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository,
       affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
-      requested_by, payload)
+      requested_by, payload, head)
     overriding system value
     select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.route, n.base, n.line,
       coalesce(epoch + (r ->> 'run_at')::bigint * micro, at + (r ->> 'delay_seconds')::double precision * interval '1 second', at),
@@ -107,7 +109,8 @@ begin
       0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, n.agent_kind,
       n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
       n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
-      r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload
+      r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload,
+      interlock.history_hash(null, p_tenant, n.id, 1, null, 'queued', 'enqueue', coalesce(n.creator, creators[1]), 1, 0, null, null, at_field)
     from (
       select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
       from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests)

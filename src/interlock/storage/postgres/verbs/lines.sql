@@ -41,7 +41,7 @@ begin
   with given_back as materialized (
     select no, count(*)::integer as n from unnest(p_freed) no group by no
   ), open as materialized (
-    select a.no, a.used - coalesce(g.n, 0) as used, a.max_concurrency - a.used + coalesce(g.n, 0) as free
+    select a.no, a.used as before, a.next_due, a.used - coalesce(g.n, 0) as used, a.max_concurrency - a.used + coalesce(g.n, 0) as free
     from agent a left join given_back g on g.no = a.no where a.tenant = current_tenant() and a.no = any(p_lines)
   ), heads as materialized (
     select h.at, open.no from open cross join lateral (
@@ -52,11 +52,11 @@ begin
   )
   -- Where places are left, no job that is due waits: the next one joins when it is, and the claim and the sweep look here for it.
   update agent a set used = s.used, next_due = s.due
-  from (select open.no, open.used + coalesce(h.n, 0) as used, case when open.free > coalesce(h.n, 0) then (
+  from (select open.no, open.before, open.next_due, open.used + coalesce(h.n, 0) as used, case when open.free > coalesce(h.n, 0) then (
           select q.run_at from ready q where q.tenant = current_tenant() and q.line = open.no and q.blocked and q.run_at > t
           order by q.run_at limit 1) end as due
-        from open left join (select no, count(*)::integer as n from heads group by no) h on h.no = open.no) s
-  where a.tenant = current_tenant() and a.no = s.no and (a.used <> s.used or a.next_due is distinct from s.due);
+        from open left join (select no, count(*)::integer as n from heads group by no) h on h.no = open.no offset 0) s
+  where (s.used <> s.before or s.due is distinct from s.next_due) and a.tenant = current_tenant() and a.no = s.no;
 end $$;
 
 -- Takes back the places of jobs that neither run nor keep them (a claim that is taking one right now keeps it); settle_lines
