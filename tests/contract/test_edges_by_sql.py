@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from interlock.domain.lifecycle import TERMINAL, Status, is_legal
-from tests.contract.builders import Desk, new_id
+from interlock.domain.registry import Agent
+from tests.contract.builders import Desk, complete, new_id, release
 from tests.contract.doors import DOORS, DatabaseError, Door, job_in, move, moved, refusal, update
 
 
@@ -82,6 +83,29 @@ async def test_a_job_ended_by_hand_stays_ended(desk: Desk, door: Door, master: D
     await desk.sweep()
     assert await desk.claim(limit=10) == []
     assert (await desk.job(job.id)).status is target
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+async def test_a_child_ended_by_hand_is_waited_for_no_more(desk: Desk, door: Door, limit: int | None) -> None:
+    await desk.store.set_agent(desk.tenant, Agent("bot", "1", limit))
+    parent = await desk.running(agent_kind="bot", agent_id="1")
+    children = [await desk.running(type="child", parent_id=parent.id) for _ in range(2)]
+    await desk.do(release(parent, children=tuple(child.id for child in children)))
+    await move(door, children[0], Status.SUCCEEDED, desk.clock.now)
+    assert tuple((await desk.job(parent.id)).awaiting) == (children[1].id,)
+    await move(door, children[1], Status.CANCELLED, desk.clock.now)
+    assert await desk.claimed(limit=10) == [parent.id]
+    await desk.verify()
+
+
+async def test_a_parent_ended_by_hand_waits_for_nobody(desk: Desk, door: Door) -> None:
+    parent = await desk.running()
+    child = await desk.running(type="child", parent_id=parent.id)
+    await desk.do(release(parent, children=(child.id,)))
+    await move(door, await desk.job(parent.id), Status.CANCELLED, desk.clock.now)
+    assert tuple((await desk.job(parent.id)).awaiting) == ()
+    assert (await desk.do(complete(child))).status is Status.SUCCEEDED
+    await desk.verify()
 
 
 async def test_a_job_is_born_queued_and_nothing_else(desk: Desk, door: Door) -> None:

@@ -78,6 +78,23 @@ async def test_a_status_change_that_says_nothing_of_the_version_is_refused(desk:
     assert says(door, ours="raises version by one") in message
 
 
+UNTOLD: dict[str, Any] = {
+    "priority": 7, "max_attempts": 9, "releases": 0, "timeout_seconds": 5.0, "reason": "none", "run_at": None, "deadline": None,
+    "cancel_requested_at": None, "started_at": None, "updated_at": None,
+}  # fmt: skip
+
+
+async def test_no_change_goes_without_a_version_not_even_one_that_leaves_the_status(desk: Desk, door: Door) -> None:
+    jobs = [await desk.running(type="running"), await desk.job(await desk.add())]
+    desk.clock.advance(5)
+    for job in jobs:
+        before = await desk.trace(job.id)
+        for column, value in UNTOLD.items():
+            message = await refusal(door, *update(job, {column: desk.clock.now if value is None else value}))
+            assert says(door, ours="raises version by one") in message, column
+        assert await desk.trace(job.id) == before
+
+
 @pytest.mark.parametrize("door_name", ["owner", "app"])
 async def test_on_postgresql_a_move_must_name_the_status_it_leaves(desk: Desk, door: Door) -> None:
     job = await desk.job(await desk.add())

@@ -61,9 +61,10 @@ BEGIN
     AND NOT EXISTS (SELECT 1 FROM job_body b WHERE b.tenant = NEW.tenant AND b.seq = NEW.seq);
   SELECT RAISE(ABORT, 'interlock: this job has ended, which is final; redrive makes a new job')
   WHERE NEW.finished_at IS NOT NULL;
-  SELECT RAISE(ABORT, 'interlock: every change of status raises version by one')
-  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
-    AND j.version <> NEW.version + 1 AND (j.status <> NEW.status OR j.version <> NEW.version);
+  -- Heartbeats, and whatever gives a place in a line or takes it back, leave the version as it is.
+  SELECT RAISE(ABORT, 'interlock: every change of a job raises version by one')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version <> NEW.version + 1
+    AND (j.status <> NEW.status OR j.version <> NEW.version OR (only_interlock_may_change_jobs() AND j.blocked = NEW.blocked));
   SELECT RAISE(ABORT, 'interlock: this is not a legal move for the status the job is in')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NOT CASE NEW.status
     WHEN 'queued' THEN j.status IN ('queued', 'running', 'cancelled')
@@ -98,6 +99,23 @@ BEGIN
   INSERT INTO line_to_recount
   SELECT j.tenant, j.line FROM job j
   WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.line IS NOT NULL AND only_interlock_may_change_jobs();
+  INSERT INTO ended_to_tell
+  SELECT j.tenant, j.seq, j.id FROM job j
+  WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.finished_at IS NOT NULL AND only_interlock_may_change_jobs();
+END;
+
+-- A job that has ended waits for nobody, and is waited for no more. The verbs see to that themselves.
+CREATE VIEW ended_to_tell AS SELECT tenant, seq, id FROM job WHERE 0;
+CREATE TRIGGER tell_ended INSTEAD OF INSERT ON ended_to_tell
+BEGIN
+  UPDATE job SET awaiting = 0 WHERE tenant = NEW.tenant AND seq = NEW.seq;
+  DELETE FROM job_await WHERE tenant = NEW.tenant AND job_id = NEW.id;
+  UPDATE job SET awaiting = awaiting - 1
+  WHERE tenant = NEW.tenant AND id IN (SELECT job_id FROM job_await WHERE tenant = NEW.tenant AND child_id = NEW.id);
+  INSERT INTO line_to_recount
+  SELECT p.tenant, p.line FROM job_await a JOIN job p ON p.tenant = a.tenant AND p.id = a.job_id
+  WHERE a.tenant = NEW.tenant AND a.child_id = NEW.id AND p.line IS NOT NULL;
+  DELETE FROM job_await WHERE tenant = NEW.tenant AND child_id = NEW.id;
 END;
 
 CREATE TRIGGER result_never_changes BEFORE UPDATE ON job_result

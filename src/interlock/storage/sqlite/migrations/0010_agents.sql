@@ -36,11 +36,11 @@ END;
 CREATE VIEW line_to_recount AS SELECT tenant, no AS line FROM agent WHERE 0;
 CREATE TRIGGER recount_line INSTEAD OF INSERT ON line_to_recount
 BEGIN
-  UPDATE job SET blocked = (
-    SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.place_era IS a.era)
-    FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line)
+  UPDATE job SET blocked = NOT blocked
   WHERE tenant = NEW.tenant AND line = NEW.line AND line IS NOT NULL AND finished_at IS NULL
-    AND (status = 'queued' OR status = 'retry') AND awaiting = 0;
+    AND (status = 'queued' OR status = 'retry') AND awaiting = 0 AND blocked <> (
+      SELECT a.max_concurrency IS NOT NULL AND NOT (a.strict AND job.place_era IS a.era)
+      FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line);
   UPDATE agent SET used = CASE WHEN max_concurrency IS NULL THEN 0 ELSE (
     SELECT count(*) FROM job j WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.finished_at IS NULL
       AND (j.status = 'running' OR (agent.strict AND j.place_era = agent.era))) END
