@@ -130,7 +130,6 @@ def new_job(
     deadline = instant(request.deadline, "deadline")
     if deadline is not None and deadline <= now:
         raise Invalid("the deadline has passed already", pointer="/deadline")
-    backoff = _backoff(request.backoff)
     return NewJob(
         id=new_id(shard),
         type=name(request.type, "type"),
@@ -145,7 +144,7 @@ def new_job(
         max_attempts=whole(
             _first(request.max_attempts, defaults.max_attempts, DEFAULT_MAX_ATTEMPTS), "max_attempts", 1, MAX_ATTEMPTS
         ),
-        backoff=None if backoff is None else backoff.to_text(),
+        backoff=backoff(request.backoff),
         expiry_delay_seconds=seconds(
             request.expiry_delay_seconds, "expiry_delay_seconds", 0, LONGEST_RETRY_AFTER_SECONDS
         ),
@@ -173,10 +172,10 @@ def defaults(values: Mapping[str, Any] | None, limits: Limits = LIMITS) -> Defau
     except msgspec.ValidationError as error:
         raise invalid(error).within("/defaults") from None
     try:
-        backoff, attempts = _backoff(said.backoff), said.max_attempts
+        attempts = said.max_attempts
         return Defaults(
             max_attempts=None if attempts is None else whole(attempts, "max_attempts", 1, MAX_ATTEMPTS),
-            backoff=None if backoff is None else backoff.to_text(),
+            backoff=backoff(said.backoff),
             lease_seconds=seconds(said.lease_seconds, "lease_seconds", 1, limits.lease_seconds),
             timeout_seconds=seconds(said.timeout_seconds, "timeout_seconds", 0.001, LONGEST_DELAY_SECONDS),
             priority=None if said.priority is None else whole(said.priority, "priority", -1000, 1000),
@@ -191,6 +190,15 @@ class _Defaults(msgspec.Struct, forbid_unknown_fields=True):
     lease_seconds: float | None = None
     timeout_seconds: float | None = None
     priority: int | None = None
+
+
+def backoff(value: Mapping[str, Any] | None) -> str | None:
+    """How a job is tried again, checked, as the JSON text that is stored with it."""
+    if value is None:
+        return None
+    if unknown := sorted(value.keys() - set(Backoff._fields)):
+        raise Invalid(f"backoff has unknown fields: {', '.join(unknown)}", pointer=f"/backoff/{unknown[0]}")
+    return Backoff(**value).check().to_text()
 
 
 def names(values: Sequence[str], field: str) -> tuple[str, ...]:
@@ -322,14 +330,6 @@ def error_to_dict(error: Error) -> dict[str, Any]:
     if isinstance(error, Invalid) and error.pointer:
         shown["errors"] = [{"pointer": p, "code": error.code, "message": message} for p, message in error.faults]
     return shown
-
-
-def _backoff(value: Mapping[str, Any] | None) -> Backoff | None:
-    if value is None:
-        return None
-    if unknown := sorted(value.keys() - set(Backoff._fields)):
-        raise Invalid(f"backoff has unknown fields: {', '.join(unknown)}", pointer=f"/backoff/{unknown[0]}")
-    return Backoff(**value).check()
 
 
 def _headers(value: Mapping[str, str] | None, limits: Limits) -> str | None:

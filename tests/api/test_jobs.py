@@ -203,6 +203,7 @@ WRONG_QUERIES = {
     "limit=0": "/limit", "limit=201": "/limit", "limit=1000000000": "/limit", "limit=x": "/limit",
     "status=done": "/status/0", "colour=red": "/colour", "type=a&type=b": "/type", "sort=payload": "/sort",
     "created_after=yesterday": "/created_after", "created_after=2030-01-01T00:00:00": "/created_after",
+    "created_after=2030": "/created_after", "created_before=-1": "/created_before", "created_before=1e9": "/created_before",
     "parent=nobody": "/parent", "cursor=abc": "/cursor", "cursor=%ff": "/cursor", "type=%00": "/type",
 }  # fmt: skip
 

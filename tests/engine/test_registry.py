@@ -145,6 +145,8 @@ async def test_only_registered_types_and_agents_are_taken_where_that_is_demanded
         ({"schema": '{"type": 7}'}, "/schema"),
         ({"schema": '{"$ref": "https://example.com/schema.json"}'}, "/schema"),
         ({"schema": '{"pattern": "(a"}'}, "/schema"),
+        ({"schema": '"{\\"type\\": \\"object\\"}"'}, "/schema"),
+        ({"schema": '"true"'}, "/schema"),
         ({"defaults": {"max_attempts": 0}}, "/defaults/max_attempts"),
         ({"defaults": {"colour": 1}}, "/defaults"),
         ({"defaults": {"priority": 1001}}, "/defaults/priority"),
@@ -160,6 +162,18 @@ async def test_a_bad_registration_names_its_fault(
         await interlock_engine.registry.set_type(who, "research", **call)
     assert caught.value.pointer.startswith(pointer)
     assert await interlock_engine.registry.types(who.tenant) == []
+
+
+async def test_a_bad_backoff_of_an_agent_is_named_where_it_was_said(interlock_engine: Engine, who: Principal) -> None:
+    for said, pointer in (
+        ({"backoff": {"kind": "magic"}}, "/backoff/kind"),
+        ({"backoff": {"colour": 1}}, "/backoff/colour"),
+        ({"defaults": {"backoff": {"kind": "magic"}}}, "/defaults/backoff/kind"),
+    ):
+        with pytest.raises(Invalid) as caught:
+            await interlock_engine.registry.set_agent(who, "bot", "1", **said)
+        assert caught.value.pointer == pointer
+    assert await interlock_engine.registry.agents(who.tenant) == []
 
 
 async def test_registries_belong_to_their_tenant(interlock_engine: Engine, who: Principal) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from functools import cache
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
 from urllib.parse import parse_qsl
@@ -131,6 +132,8 @@ def query(raw: bytes, kind: type[S]) -> S:
             raise Invalid(f"unknown parameter {name!r}", pointer=_pointer(name))
         if "\x00" in value:
             raise Invalid(f"{name} has a NUL character", pointer=_pointer(name))
+        if _takes_time(types[name]) and ":" not in value:  # a number would be taken for seconds since 1970
+            raise Invalid(f"{name} is a time with an offset, such as 2027-01-31T12:00:00Z", pointer=_pointer(name))
         if _takes_several(types[name]):
             values.setdefault(name, []).append(value)
         elif name in values:
@@ -150,6 +153,11 @@ def query(raw: bytes, kind: type[S]) -> S:
 @cache
 def _takes_several(kind: Any) -> bool:
     return get_origin(kind) is tuple or any(get_origin(one) is tuple for one in get_args(kind))
+
+
+@cache
+def _takes_time(kind: Any) -> bool:
+    return datetime in (kind, *get_args(kind))
 
 
 @cache

@@ -130,12 +130,10 @@ class Registers:
         """Register an agent or change it; a new limit acts at once, a lower one as its jobs end."""
         if max_concurrency is not None:
             wire.whole(max_concurrency, "max_concurrency", 1, 1_000_000)
-        said = dict(defaults or {})
+        said = wire.defaults(defaults, self._limits)
         if backoff is not None:
-            said["backoff"] = backoff
-        agent = Agent(
-            wire.name(kind, "kind"), wire.name(id, "id"), max_concurrency, strict, wire.defaults(said, self._limits)
-        )
+            said = said._replace(backoff=wire.backoff(backoff))
+        agent = Agent(wire.name(kind, "kind"), wire.name(id, "id"), max_concurrency, strict, said)
         return await self._store.set_agent(who.tenant, agent)
 
     async def agents(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:

@@ -18,8 +18,11 @@ Validator = jsonschema_rs.Validator
 def compiled(schema: str) -> Validator:
     """The validator for a schema, which is JSON text; a schema that is none is Invalid."""
     try:
+        parsed = json.loads(schema)
+        if isinstance(parsed, str):  # which would be taken for the text of a schema
+            raise TypeError("a string is none")
         return jsonschema_rs.validator_for(
-            json.loads(schema), pattern_options=jsonschema_rs.RegexOptions(), offline=True, validate_formats=True
+            parsed, pattern_options=jsonschema_rs.RegexOptions(), offline=True, validate_formats=True
         )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
         message = getattr(error, "message", None) or str(error)
