@@ -11,6 +11,13 @@ from tests.api.rig import NEVER, Api, pointer, problem
 from tests.support.eventually import eventually
 
 
+async def test_a_star_among_the_affinity_keys_of_a_claim_means_any(api: Api) -> None:
+    for keys, taken in ((None, 0), (["a"], 0), (["b", "a"], 1), (["*"], 1), (["a", "*"], 1)):
+        await api.enqueue(affinity_key="b")
+        jobs = api.ok(await api.post("/v1/claims", {"affinity_keys": keys, "limit": 100}))["jobs"]
+        assert bool(jobs) == taken, keys
+
+
 async def test_a_claim_leases_the_best_job_with_its_payload_and_steps(api: Api) -> None:
     await api.enqueue(type="low", priority=1)
     best = await api.enqueue(type="high", priority=9, payload={"x": 1})

@@ -86,10 +86,11 @@ def repository(value: str) -> str:
 
 
 def any_or(values: Sequence[str] | None, *, what: str) -> Names | None:
-    """A list of names as a filter; absent or ["*"] means any, an empty list none."""
-    if values is None or list(values) == [ANY]:
+    """A list of names as a filter; none given, or * among them, means any, an empty list none."""
+    if values is None:
         return None
-    return frozenset(names(values, what=what))
+    given = frozenset(names(values, what=what))
+    return None if ANY in given else given
 
 
 def _within(asked: Names | None, allowed: Names | None) -> Names | None:
