@@ -121,6 +121,21 @@ async def test_a_pending_cancel_beats_retry_and_release(desk: Desk, end: Callabl
     assert await desk.claim(limit=10) == []
 
 
+async def test_the_error_of_the_last_failed_attempt_is_kept_though_a_cancel_beats_its_retry(desk: Desk) -> None:
+    first = await desk.running()
+    await desk.do(fail(first, error='{"message":"first"}', retry_after_seconds=0.0))
+    desk.clock.advance(1)
+    job = await desk.again(first)
+    await desk.do(cancel(job.id, reason="please"))
+    last = '{"message":"last","details":[1.0]}'
+    receipt = await desk.do(fail(job, error=last, sanitized=True))
+    now, rows = await desk.trace(job.id)
+    assert (now.status, now.error, now.sanitized) == (Status.CANCELLED, last, True)
+    assert json.loads(rows[-1].metadata or "") == {"error": json.loads(last), "why": "please"}
+    assert await desk.do(fail(job)) == receipt
+    await desk.verify()
+
+
 @pytest.mark.parametrize("status", [Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER])
 async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled(desk: Desk, door: Door, status: Status) -> None:
     job = await job_in(desk, door, status)

@@ -185,6 +185,10 @@ class Model(Lines, Gates, Progress):
             case Fail(retryable=False):
                 life.sanitized |= order.sanitized
                 return self._end_badly(life, Status.FAILED, order.verb, actor, now, None, json.loads(order.error))
+            case Fail() if life.cancel_requested_at is not None:
+                life.sanitized |= order.sanitized
+                life.error = json.loads(order.error)
+                return self._give_in(life, order.verb, actor, now, error=life.error)
             case _ if life.cancel_requested_at is not None:
                 return self._give_in(life, order.verb, actor, now)
             case OpenGate():
@@ -222,8 +226,8 @@ class Model(Lines, Gates, Progress):
         target = Status.CANCELLED if now_or_never else Status.RUNNING
         return self._move(life, target, order.verb, order.actor, now, order.reason, {"why": order.reason})
 
-    def _give_in(self, life: Life, verb: Verb, actor: str, now: int) -> Receipt:
-        facts = {"why": life.cancel_reason}
+    def _give_in(self, life: Life, verb: Verb, actor: str, now: int, **told: Facts) -> Receipt:
+        facts = {"why": life.cancel_reason, **told}
         return self._move(life, Status.CANCELLED, verb, actor, now, life.cancel_reason, facts)
 
     def _lose_lease(self, life: Life, verb: Verb, actor: str, reason: str | None, now: int) -> Receipt:

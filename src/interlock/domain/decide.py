@@ -184,6 +184,8 @@ def _finish(order: Ending, job: Standing, now: int, chance: float) -> Change | E
     if isinstance(order, Fail) and not order.retryable:
         return move(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
     if job.cancel_requested_at is not None:
+        if isinstance(order, Fail):
+            return _cancelled(job, order.verb, actor, order.error)._replace(sanitized=order.sanitized)
         return _cancelled(job, order.verb, actor)
     if isinstance(order, OpenGate):
         change = move(
@@ -226,8 +228,9 @@ def _cancel(order: Cancel, job: Standing, now: int) -> Change | Unchanged | Erro
     )  # fmt: skip
 
 
-def _cancelled(job: Standing, verb: Verb, actor: str) -> Change:
-    return move(job, Status.CANCELLED, verb, actor, job.cancel_reason, facts={"why": job.cancel_reason})
+def _cancelled(job: Standing, verb: Verb, actor: str, error: str | None = None) -> Change:
+    facts = {"why": job.cancel_reason}
+    return move(job, Status.CANCELLED, verb, actor, job.cancel_reason, facts=facts, error=error)
 
 
 def _lose_lease(verb: Verb, actor: str, kind: str, reason: str | None, job: Standing, now: int) -> Change:
