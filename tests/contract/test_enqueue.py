@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from interlock.domain.job import Enqueued, Job, NewJob, Refused
+from interlock.domain.job import Enqueued, Filter, Job, NewJob, Refused
 from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.moment import micros
 from interlock.errors import Invalid, ParentEnded
 from tests.contract.builders import FIXED, NEVER, Desk, cancel, complete, fail, new_id, new_job
 
@@ -51,6 +54,23 @@ async def test_a_job_is_kept_exactly_as_it_was_given(desk: Desk) -> None:
 async def test_a_delay_counts_from_the_clock_of_the_database(desk: Desk) -> None:
     job = await desk.job(await desk.add(delay_seconds=1.5))
     assert job.run_at == desk.after(1.5)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [datetime.max, datetime.min + timedelta(microseconds=1), datetime(2300, 1, 1, microsecond=123_457)],
+    ids=str,
+)
+async def test_a_time_is_kept_to_the_microsecond_however_far_off_it_is(desk: Desk, time: datetime) -> None:
+    at = micros(time.replace(tzinfo=UTC))
+    times = {"run_at": at} if at < desk.clock.now else {"deadline": at}
+    job = await desk.job(await desk.add(**times))
+    later = await desk.job(await desk.add(run_at=max(at, desk.after(1))))
+    (listed, found) = await desk.store.find(desk.tenant, Filter())
+    (granted,) = await desk.claim(limit=2)
+    for shown in (job, found, granted):
+        assert {name: getattr(shown, name) for name in times} == times
+    assert later.run_at == listed.run_at == max(at, desk.after(1))
 
 
 async def test_jobs_of_a_batch_arrive_in_the_order_given(desk: Desk) -> None:

@@ -75,6 +75,10 @@ begin
   return found_no;
 end $$;
 
+-- The time so many microseconds after 1970. Seconds and the rest apart: an interval is multiplied as a float, which would round the whole.
+create or replace function interlock.moment(p_micros bigint) returns timestamptz language sql stable parallel safe
+  return 'epoch'::timestamptz + p_micros / 1000000 * interval '1 second' + p_micros % 1000000 * interval '1 microsecond';
+
 -- Adds jobs in the order given. What few jobs have comes as one JSON object each, in `rests`, null where there is none; priorities,
 -- max_attempts and creators may stop after the first, which then holds for all. A key that another job holds, or an id that is there,
 -- inserts nothing for that item; keys are taken in one order everywhere, so that two batches with the same keys cannot wait for each
@@ -87,8 +91,6 @@ create or replace function interlock.enqueue(
 ) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
-  epoch timestamptz := 'epoch';
-  micro interval := '1 microsecond';
   at_field text;
 begin
   at := interlock.clock();
@@ -104,8 +106,8 @@ begin
       requested_by, payload, head)
     overriding system value
     select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.route, n.base, n.line,
-      coalesce(epoch + (r ->> 'run_at')::bigint * micro, at + (r ->> 'delay_seconds')::double precision * interval '1 second', at),
-      epoch + (r ->> 'deadline')::bigint * micro, (r ->> 'timeout_seconds')::double precision, 1, coalesce(n.max_attempts, enqueue.max_attempts[1]),
+      coalesce(interlock.moment((r ->> 'run_at')::bigint), at + (r ->> 'delay_seconds')::double precision * interval '1 second', at),
+      interlock.moment((r ->> 'deadline')::bigint), (r ->> 'timeout_seconds')::double precision, 1, coalesce(n.max_attempts, enqueue.max_attempts[1]),
       0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, n.agent_kind,
       n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
       n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
