@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -206,6 +207,34 @@ def test_one_text_where_several_are_wanted_is_not_taken_apart_into_its_letters(a
             bare.options(**wrong)
     with pytest.raises(interlock.Error, match="a list of names, not 'gpu'"):
         interlock.Worker(app, capabilities="gpu")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"priority": 1.5}, {"priority": "5"}, {"priority": True}, {"max_attempts": 5.0}, {"tags": [1]}, {"tags": 1},
+        {"requires": [1]}, {"headers": {"k": 1}}, {"key": 5}, {"agent": ("planner", 1)}, {"agent": {"kind": "planner"}},
+        {"timeout": "5m"}, {"delay": True}, {"run_at": "tomorrow"}, {"repository": 5}, {"backoff": "fixed"},
+    ],
+)  # fmt: skip
+def test_an_option_of_another_type_is_refused_where_it_is_said(app: StoreApp, wrong: Any) -> None:
+    @app.task
+    async def bare() -> None: ...
+
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        bare.options(**wrong)
+
+
+async def test_an_agent_may_be_named_as_json_has_it_and_an_option_of_none_is_unset(app: StoreApp) -> None:
+    @app.task(agent=("planner", "ada"), tags=["nightly"], priority=3)
+    async def full() -> None: ...
+
+    unset: Any = {"agent": None, "tags": None, "priority": None, "key": None}
+    other: Any = {"agent": {"kind": "worker", "id": "bob"}, "headers": MappingProxyType({"k": "v"})}
+    plain = await (await full.options(**unset).enqueue()).refresh()
+    named = await (await full.options(**other).enqueue()).refresh()
+    assert (plain.agent_kind, tuple(plain.tags), plain.priority, full.options(**unset).has_key) == (None, (), 0, False)
+    assert (named.agent_kind, named.agent_id, named.headers) == ("worker", "bob", '{"k":"v"}')
 
 
 async def test_an_unknown_option_is_an_error(app: StoreApp) -> None:

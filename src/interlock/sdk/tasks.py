@@ -7,11 +7,11 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_type_hints
 
 import msgspec
 
-from interlock.client.port import AgentName, Client, JobRequest
+from interlock.client.port import Client, JobRequest
 from interlock.sdk.blocking import background_loop, blocking
 from interlock.sdk.context import Context
 from interlock.sdk.handle import JobHandle
@@ -83,7 +83,7 @@ class Task(Generic[P, R]):
 
     @property
     def has_key(self) -> bool:
-        return "key" in self._options
+        return self._options.get("key") is not None
 
     def options(self, **options: Unpack[Options]) -> Task[P, R]:
         """The same task with other options for what is enqueued through it."""
@@ -152,31 +152,41 @@ class Task(Generic[P, R]):
 
 _RENAMED: Final = {"timeout": "timeout_seconds", "expiry_delay": "expiry_delay_seconds", "delay": "delay_seconds",
                    "key": "idempotency_key"}  # fmt: skip
+_SHAPES: Final = get_type_hints(JobRequest)
 
 
 def request_fields(options: Options) -> dict[str, Any]:
-    """Options under the names and in the shapes of a request."""
+    """Options under the names and in the shapes of a request; one that is None is not said."""
     fields: dict[str, Any] = {}
     for option, value in options.items():
         if option not in Options.__annotations__:
             raise TypeError(f"{option!r} is not an option of a task; there are {', '.join(Options.__annotations__)}")
-        match option:
-            case "lease_seconds":
-                continue
-            case "timeout" | "expiry_delay" | "delay":
-                value = in_seconds(value)  # type: ignore[arg-type]
-            case "agent":
-                value = AgentName(*_several("agent", options["agent"], "a kind and an id"))
-            case "requires" | "tags":
-                value = _several(option, value, "a list of texts")
-            case "headers" | "backoff":
-                value = dict(value)  # type: ignore[call-overload]
-        fields[_RENAMED.get(option, option)] = value
+        if option != "lease_seconds" and value is not None:
+            name = _RENAMED.get(option, option)
+            fields[name] = _shaped(option, value, _SHAPES[name])
     return fields
+
+
+def _shaped(option: str, value: Any, shape: Any) -> Any:
+    """The value of an option as a request has it; what a server would refuse is refused here, wherever the jobs are."""
+    match option:
+        case "timeout" | "expiry_delay" | "delay":
+            value = in_seconds(value)
+        case "agent" if not isinstance(value, Mapping):
+            value = dict(zip(("kind", "id"), _several(option, value, "a kind and an id"), strict=True))
+        case "requires" | "tags":
+            value = _several(option, value, "a list of texts")
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"{option} cannot be {value!r}: {error}") from None
 
 
 def _several(option: str, given: Any, wanted: str) -> list[Any]:
     """The parts of an option; one text would be taken apart into its letters."""
-    if isinstance(given, str) or (option == "agent" and len(given) != 2):
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"{option} takes {wanted}, not {given!r}")
-    return list(given)
+    parts = list(given)
+    if option == "agent" and len(parts) != 2:
+        raise TypeError(f"{option} takes {wanted}, not {given!r}")
+    return parts
