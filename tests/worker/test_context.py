@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +84,19 @@ async def test_a_step_gives_the_same_value_in_its_first_run_as_in_later_ones(app
     handle = await shape.enqueue()
     await app.drain()
     assert await handle.result(timeout=PATIENCE_SECONDS) is True
+
+
+async def test_what_is_said_to_be_of_a_type_that_json_cannot_be_read_as_comes_back_as_plain_json(app: StoreApp) -> None:
+    def split(text: str) -> Iterable[str]:
+        return text.split()
+
+    @app.task
+    async def words(ctx: interlock.Context, text: str) -> Iterable[str]:
+        return await ctx.step("split", split, text)
+
+    handle = await words.enqueue("a tide")
+    await app.drain()
+    assert await handle.result(timeout=PATIENCE_SECONDS) == ["a", "tide"]
 
 
 async def test_a_step_that_is_now_another_function_is_a_mismatch_and_fails_for_good(

@@ -316,9 +316,6 @@ def _returned_by(function: Callable[..., Any]) -> Any:
         function = function.__wrapped__
     try:
         returns = inspect.signature(function, eval_str=True).return_annotation
-        if returns is inspect.Signature.empty or returns is None:
-            return Any
-        values.decoder(returns)
+        return Any if returns is inspect.Signature.empty or returns is None else values.readable(returns)
     except (TypeError, ValueError, NameError):
         return Any
-    return returns

@@ -31,7 +31,7 @@ class Signature:
         if len(found) > 1:
             raise TypeError(f"{self.name} takes more than one context: {', '.join(found)}")
         self.context = found[0] if found else None
-        self.returns: Any = _readable(hints.get("return", Any))
+        self.returns: Any = values.readable(hints.get("return", Any))
         taken = [parameter for name, parameter in parameters.items() if name != self.context]
         for parameter in taken:
             if parameter.kind not in _NAMED:
@@ -92,15 +92,6 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
         raise TypeError(f"{name}: {error}; the types of a task's parameters must exist when it is declared") from None
-
-
-def _readable(hint: Any) -> Any:
-    """The hint itself if JSON can be read as it, else anything."""
-    try:
-        values.decoder(hint)
-    except TypeError:
-        return Any
-    return hint
 
 
 def _is_context(hint: Any, context_type: type) -> bool:

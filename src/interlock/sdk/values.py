@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from interlock.errors import Invalid
 
@@ -40,6 +41,42 @@ def decoder(type: Any) -> Callable[[str | bytes], Any]:
 def decode(text: str | None, type: Any = Any) -> Any:
     """The value of a JSON text; no text is None."""
     return None if text is None else decoder(type)(text)
+
+
+def readable(type: Any) -> Any:
+    """The type itself if JSON can be read as it, else anything."""
+    try:
+        return type if _is_readable(type) else Any
+    except TypeError:
+        return Any
+
+
+@lru_cache(maxsize=1024)
+def _is_readable(type: Any) -> bool:
+    decoder(type)
+    return all(map(_can_be_read, _parts(msgspec.inspect.type_info(type))))
+
+
+def _parts(info: object) -> Iterator[msgspec.inspect.Type]:
+    """A type and all that it is made of, each once."""
+    left, seen = [info], set()
+    while left:
+        one = left.pop()
+        if isinstance(one, (tuple, list)):
+            left += one
+        elif isinstance(one, msgspec.Struct) and id(one) not in seen:
+            seen.add(id(one))
+            left += msgspec.structs.astuple(one)
+            if isinstance(one, msgspec.inspect.Type):
+                yield one
+
+
+def _can_be_read(part: msgspec.inspect.Type) -> bool:
+    if not isinstance(part, msgspec.inspect.CustomType):
+        return True
+    wanted = part.cls
+    is_path = isinstance(wanted, type) and issubclass(wanted, PurePath)
+    return wanted is object or is_path or hasattr(wanted, "model_validate")
 
 
 def schema(type: Any) -> dict[str, Any]:
