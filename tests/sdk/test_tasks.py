@@ -273,6 +273,18 @@ async def test_a_result_is_waited_for_no_longer_than_asked(app: StoreApp) -> Non
         await handle.result(timeout=0.01)
 
 
+async def test_a_result_of_another_type_than_the_task_says_is_an_error_that_names_the_job(app: StoreApp) -> None:
+    @app.task
+    async def measure() -> int:
+        return "much"  # type: ignore[return-value]
+
+    handle = await measure.enqueue()
+    await app.drain()
+    with pytest.raises(Invalid, match=f"{handle.id} .*Expected `int`, got `str`"):
+        await handle.result(timeout=timedelta(seconds=PATIENCE_SECONDS))
+    assert (await handle.refresh()).result == '"much"'
+
+
 async def test_a_failed_job_is_an_error_that_tells_why(app: StoreApp) -> None:
     @app.task
     async def bad() -> None:

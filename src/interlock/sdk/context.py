@@ -288,7 +288,7 @@ class Child(JobHandle[R]):
     def returns(self) -> Any:
         return self._returns
 
-    async def result(self, /, timeout: float | None = None) -> R:  # noqa: ASYNC109 - part of the verb
+    async def result(self, /, timeout: float | timedelta | None = None) -> R:  # noqa: ASYNC109 - part of the verb
         """What the child returned. Without a timeout the parent waits for it without a worker; with one, in place."""
         if timeout is not None:
             return await super().result(timeout)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
+
+import msgspec
 
 from interlock.client.port import Client
 from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.progress import EventRow
+from interlock.errors import Invalid
 from interlock.sdk import values
 from interlock.sdk.blocking import background_loop, blocking, run
-from interlock.sdk.raises import JobCancelled, JobFailed
+from interlock.sdk.raises import JobCancelled, JobFailed, in_seconds
 
 R = TypeVar("R")
 LONGEST_POLL_SECONDS: Final = 30.0
@@ -35,10 +39,11 @@ class JobHandle(Generic[R]):
     def __repr__(self) -> str:
         return f"JobHandle({self.id!r})"
 
-    async def result(self, /, timeout: float | None = None) -> R:  # noqa: ASYNC109 - part of the verb
+    async def result(self, /, timeout: float | timedelta | None = None) -> R:  # noqa: ASYNC109 - part of the verb
         """What the job returned; raises JobFailed, JobCancelled, or TimeoutError if it has not ended in time."""
         client = await self._client()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = in_seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = LONGEST_POLL_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
             job = await client.wait(self.id, seconds=min(left, LONGEST_POLL_SECONDS))
@@ -46,7 +51,7 @@ class JobHandle(Generic[R]):
                 result: R = outcome(job, self._returns)
                 return result
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} s")
+                raise TimeoutError(f"job {self.id} is still {job.status} after {seconds} s")
 
     async def refresh(self) -> Job:
         """The job as it is now."""
@@ -113,7 +118,10 @@ class JobHandle(Generic[R]):
 def outcome(job: Job, returns: Any = Any) -> Any:
     """The result of an ended job as a value, or what it ended with as an exception."""
     if job.status is Status.SUCCEEDED:
-        return values.decode(job.result, returns) if returns is not None else None
+        try:
+            return values.decode(job.result, returns) if returns is not None else None
+        except msgspec.ValidationError as error:
+            raise Invalid(f"job {job.id} has a result that its task does not say it returns: {error}") from error
     if job.status is Status.CANCELLED:
         raise JobCancelled(job.id, job.cancel_reason)
     raise JobFailed(job.id, str(job.status), values.decode(job.error) or {})
