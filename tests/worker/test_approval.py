@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import interlock
@@ -99,6 +100,33 @@ async def test_every_gate_needs_its_own_answer_even_after_a_retry(app: StoreApp,
     await app.drain()
     assert await handle.result(timeout=PATIENCE_SECONDS) == ["one", "two"]
     assert len(await gates(app, handle.id)) == 2
+
+
+async def test_questions_that_are_asked_side_by_side_are_answered_one_after_another(app: StoreApp) -> None:
+    @app.task
+    async def both(ctx: interlock.Context) -> list[str | None]:
+        answers = await asyncio.gather(ctx.approve("The text?"), ctx.approve("The picture?"))
+        return [answer.comment for answer in answers]
+
+    handle = await both.enqueue()
+    for comment in ("good", "blurred"):
+        await app.drain()
+        await decide(app, handle.id, Decision.APPROVE, comment=comment)
+    await app.drain()
+    assert await handle.result(timeout=PATIENCE_SECONDS) == ["good", "blurred"]
+    assert [gate.prompt for gate in await gates(app, handle.id)] == ["The text?", "The picture?"]
+
+
+async def test_a_gate_that_would_expire_at_once_is_refused_not_kept_open_for_a_day(app: StoreApp) -> None:
+    @app.task(max_attempts=1)
+    async def ask(ctx: interlock.Context) -> None:
+        await ctx.approve("Now?", expires_in=0)
+
+    handle = await ask.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert (job.status, await gates(app, handle.id)) == (Status.DEAD_LETTER, [])
+    assert "expires_in_seconds must be from 1" in (job.error or "")
 
 
 async def test_an_answer_never_counts_for_another_question(app: StoreApp) -> None:

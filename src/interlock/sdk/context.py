@@ -52,7 +52,8 @@ class Context:
         self._usages = [step for step in grant.steps if step.name == USAGE]
         self._approval: Approval | None = grant.approval
         self._checkpoint_seq = grant.job.checkpoint_seq or 0
-        self._saving = asyncio.Lock()
+        self._saving, self._asking = asyncio.Lock(), asyncio.Lock()
+        self._is_gated = False
         self._events: list[Event] = []
         self._said: Counter[tuple[str, str, str | None]] = Counter()
         self._usage: defaultdict[str, float] = defaultdict(int)
@@ -142,13 +143,17 @@ class Context:
         if kept is not None:
             answer: Answer = values.decode(kept.result, Answer)
             return answer
-        if self._approval is not None and not self._memory.is_spent(self._approval):
-            return await self._take(self._approval, occurrence, asked)
-        await self._send_events()
-        await self.keep_usage()
-        seconds = in_seconds(expires_in) or DEFAULT_EXPIRY_SECONDS
-        gate = OpenGate(*self._holder(), "", prompt, shown, risk, form, required, OnDeny(on_deny), seconds)
-        await self._insist(lambda: self._client.open_gate(gate))
+        seconds = in_seconds(expires_in)
+        expiry = DEFAULT_EXPIRY_SECONDS if seconds is None else seconds
+        gate = OpenGate(*self._holder(), "", prompt, shown, risk, form, required, OnDeny(on_deny), expiry)
+        async with self._asking:  # one after another: an answer is kept before the next gate ends the grant
+            if self._approval is not None and not self._memory.is_spent(self._approval):
+                return await self._take(self._approval, occurrence, asked)
+            if not self._is_gated:
+                await self._send_events()
+                await self.keep_usage()
+                await self._insist(lambda: self._client.open_gate(gate))
+                self._is_gated = True
         raise AwaitsApproval(prompt)
 
     async def attach(self, name: str, content: bytes | str, *, content_type: str | None = None) -> str:
