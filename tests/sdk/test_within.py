@@ -209,6 +209,11 @@ async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_r
     for wrong in ("a string", engine):
         with pytest.raises(Invalid, match="no connection"):
             await note.within(wrong).enqueue(text="x")
+    with psycopg.connect(dsn) as below, pytest.raises(Invalid, match="Cursor is no connection"):
+        await note.within(below.cursor()).enqueue(text="x")
+    async with asyncpg.create_pool(dsn, min_size=0) as pool:
+        with pytest.raises(Invalid, match="Pool is no connection"):
+            await note.within(pool).enqueue(text="x")
     with pytest.raises(TypeError, match="not None"):
         note.within(None)
 

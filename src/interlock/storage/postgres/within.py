@@ -43,9 +43,9 @@ async def enqueue_within(
 async def _caller(connection: Any) -> _Caller:
     for _ in range(3):
         match type(connection).__module__.partition(".")[0]:
-            case "asyncpg":
+            case "asyncpg" if hasattr(connection, "is_in_transaction"):
                 return _Asyncpg(connection)
-            case "psycopg" | "psycopg2":
+            case "psycopg" | "psycopg2" if hasattr(connection, "autocommit"):
                 return _Psycopg(connection)
             case "sqlalchemy":
                 connection = await _inside_sqlalchemy(connection)
