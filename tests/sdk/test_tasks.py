@@ -152,6 +152,22 @@ async def test_functions_that_cannot_be_called_by_name_are_refused_when_declared
         app.task(pages)
     with pytest.raises(TypeError, match="'pages' is no function"):
         app.task("pages")  # type: ignore[call-overload]
+
+    class Desk:
+        def sell(self, amount: int) -> int:
+            return amount
+
+    with pytest.raises(TypeError, match=r"Desk\.sell is a method"):
+        app.task(Desk.sell)
+    assert app.tasks == {}
+    app.task(Desk().sell)
+    assert [*app.tasks] == ["sell"]
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "x" * 201])
+def test_a_name_that_no_job_can_have_is_refused_when_declared(app: StoreApp, name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 200 visible characters"):
+        app.task(name=name)(lambda: None)
     assert app.tasks == {}
 
 
@@ -262,6 +278,24 @@ async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
     await pay.options(key="taken").enqueue(1)
     with pytest.raises(IdempotencyKeyReuse):
         await pay.options(key="taken").enqueue_many([{"amount": 2}])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "told"),
+    [
+        ({"amount": "two"}, Invalid, "call 1: .*Expected `int`, got `str`"),
+        ({"sum": 2}, TypeError, "call 1: .*missing a required argument: 'amount'"),
+        ((2,), TypeError, r"call 1: .*named arguments, a dict, not as \(2,\)"),
+    ],
+)
+async def test_a_wrong_call_among_many_is_named_by_its_number(
+    app: StoreApp, wrong: Any, error: type[Exception], told: str
+) -> None:
+    @app.task
+    async def pay(amount: int) -> None: ...
+
+    with pytest.raises(error, match=told):
+        await pay.enqueue_many([{"amount": 1}, wrong])
 
 
 async def test_a_result_is_waited_for_no_longer_than_asked(app: StoreApp) -> None:

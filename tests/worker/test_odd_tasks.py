@@ -223,3 +223,27 @@ async def test_an_argument_that_only_a_newer_worker_knows_is_tried_again(app: St
     assert (waiting.status, waiting.run_at) == (Status.RETRY, clock.now + 30 * SECOND)
     assert "times" in json.loads(waiting.error or "")["message"]
     assert failed.status == Status.FAILED
+
+
+async def test_a_call_in_place_of_a_step_and_a_name_of_ours_are_refused_in_words(app: StoreApp) -> None:
+    async def search(topic: str) -> str:
+        return topic
+
+    @app.task(max_attempts=1)
+    async def called(ctx: interlock.Context) -> None:
+        await ctx.step("search", search("tides"))  # type: ignore[arg-type, func-returns-value]
+
+    @app.task(max_attempts=1)
+    async def nameless(ctx: interlock.Context) -> None:
+        await ctx.step(search, "tides")  # type: ignore[arg-type, func-returns-value]
+
+    @app.task(max_attempts=1)
+    async def ours(ctx: interlock.Context) -> None:
+        await ctx.step("interlock.approve", search, "tides")
+
+    handles = [await called.enqueue(), await nameless.enqueue(), await ours.enqueue()]
+    await app.drain()
+    told = [json.loads((await app.job(handle.id)).error or "")["message"] for handle in handles]
+    assert "a name, a function and its arguments, not a call" in told[0]
+    assert told[1] == told[0]
+    assert "'interlock.approve' is a name of Interlock's own" in told[2]

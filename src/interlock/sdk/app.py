@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from interlock.client.port import Client
+from interlock.domain.text import is_visible_name
 from interlock.sdk.blocking import background_loop, blocking
 from interlock.sdk.context import Context
 from interlock.sdk.handle import JobHandle
@@ -116,8 +117,11 @@ class Declare:
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
-        name = _name_of(function)
-        task: Task[..., Any] = Task(self._app, function, self._name or name, self._options)
+        own = _name_of(function)
+        name = own if self._name is None else self._name
+        if not is_visible_name(name):
+            raise ValueError(f"{name!r} cannot name a task; a name has 1 to 200 visible characters")
+        task: Task[..., Any] = Task(self._app, function, name, self._options)
         if task.name in self._app.tasks:
             raise ValueError(f"two tasks are named {task.name!r}; give one of them another name")
         self._app.tasks[task.name] = task
@@ -131,4 +135,7 @@ def _name_of(function: Any) -> str:
         raise TypeError(f"{function!r} is no function; say @app.task, or @app.task(name=…)")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{name} is a generator, and a task returns once; ctx.event tells what comes between")
+    place = getattr(function, "__qualname__", name).rpartition("<locals>.")[2]
+    if "." in place and next(iter(inspect.signature(function).parameters), None) == "self":
+        raise TypeError(f"{place} is a method, and a job has no object to call it on; declare a function")
     return name

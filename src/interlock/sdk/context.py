@@ -82,6 +82,7 @@ class Context:
 
         The result is given as it will be read again: as JSON, by the type that the function says it returns.
         """
+        _check_step(name, function)
         identity = identity_of(function)
         occurrence, kept = self._memory.meet(name, identity)
         if kept is None:
@@ -174,7 +175,7 @@ class Context:
 
     async def enqueue_many(self, task: Task[..., R], calls: Iterable[Mapping[str, Any]], /) -> list[Child[R]]:
         """A child for each call, given as its named arguments."""
-        births = [self._birth(task, (), call) for call in calls]
+        births = [self._birth(task, (), call, number) for number, call in enumerate(calls)]
         children: list[Child[R]] = []
         for start in range(0, len(births), MOST_AT_ONCE):
             children += await self._enqueue(task, births[start : start + MOST_AT_ONCE])
@@ -240,13 +241,15 @@ class Context:
         self._approval = None
         return answer
 
-    def _birth(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobRequest:
+    def _birth(
+        self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None = None
+    ) -> JobRequest:
         """The key makes a child the same in every run; a task enqueued with a key of its own keeps it."""
         self._children += 1
         fields = {"parent_id": self.id}
         if not task.has_key:
             fields["idempotency_key"] = f"child/{self.id}/{self._children}"
-        return task.request(args, kwargs, **fields)
+        return task.request(args, kwargs, number, **fields)
 
     async def _enqueue(self, task: Task[..., R], births: Sequence[JobRequest]) -> list[Child[R]]:
         try:
@@ -302,6 +305,16 @@ class Child(JobHandle[R]):
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         return self._parent._loop_for_blocking()
+
+
+def _check_step(name: object, function: object) -> None:
+    """Refuse what is easily written in place of a step, and names under which the SDK keeps something itself."""
+    if inspect.iscoroutine(function):
+        function.close()  # nobody will await it
+    if not isinstance(name, str) or not callable(function):
+        raise TypeError("a step is a name, a function and its arguments, not a call: step('search', search, topic)")
+    if name in (APPROVAL, USAGE):
+        raise ValueError(f"{name!r} is a name of Interlock's own; give the step another one")
 
 
 def _shown(payload: Mapping[str, Any]) -> str:

@@ -45,6 +45,8 @@ class Signature:
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call; a call the function could not take is refused here, not by the worker."""
+        if not isinstance(kwargs, Mapping):
+            raise TypeError(f"{self.name}: a call is given as its named arguments, a dict, not as {kwargs!r}")
         try:
             given = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:

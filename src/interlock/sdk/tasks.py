@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar,
 import msgspec
 
 from interlock.client.port import Client, JobRequest
+from interlock.errors import Invalid
 from interlock.sdk.blocking import background_loop, blocking
 from interlock.sdk.context import Context
 from interlock.sdk.handle import JobHandle
@@ -110,7 +111,7 @@ class Task(Generic[P, R]):
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
         """Make a job of each call, given as its named arguments; each thousand of them is added whole or not at all."""
-        requests = [self.request((), call) for call in calls]
+        requests = [self.request((), call, number) for number, call in enumerate(calls)]
         handles: list[JobHandle[R]] = []
         for start in range(0, len(requests), AT_ONCE):
             handles += await self._enqueue(requests[start : start + AT_ONCE])
@@ -119,9 +120,17 @@ class Task(Generic[P, R]):
     enqueue_sync = blocking(enqueue)
     enqueue_many_sync = blocking(enqueue_many)
 
-    def request(self, args: Sequence[Any], kwargs: Mapping[str, Any], **fields: Any) -> JobRequest:
-        """The checked call as a request for a job."""
-        payload = msgspec.Raw(self.signature.pack(args, kwargs))
+    def request(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None = None, /, **fields: Any
+    ) -> JobRequest:
+        """The checked call as a request for a job; what is wrong with one of many is said of its number."""
+        try:
+            payload = msgspec.Raw(self.signature.pack(args, kwargs))
+        except (TypeError, Invalid) as error:
+            if number is None:
+                raise
+            told = f"call {number}: {error}"
+            raise TypeError(told) if isinstance(error, TypeError) else Invalid(told, pointer=error.pointer) from None
         return JobRequest(type=self.name, payload=payload, **(self._fields | fields))
 
     def handle(self, id: str, client: Callable[[], Awaitable[Client]], *, replayed: bool = False) -> JobHandle[R]:
