@@ -15,6 +15,7 @@ import pytest
 from interlock.assemble import SQLITE, open_objects
 from interlock.client.local import LocalClient
 from interlock.client.port import Client
+from interlock.domain import principal
 from interlock.domain.approval import Decision, GateFilter, GateStatus
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
@@ -71,14 +72,18 @@ class MemoryApp(App):
         With `move_clock` the clock is moved on to whatever is due later, until nothing waits for time.
         """
         runs = 0
+        able: set[str] = set()
         while True:
             client = await self._local()
             await client.engine.upkeep.sweep()
-            runs += await Worker(self, name="testing").run(drain=True)
-            waiting = await self._all(Status.QUEUED, Status.RETRY) if move_clock else []
+            runs += await Worker(self, name="testing", capabilities=able, affinity_keys=None).run(drain=True)
+            waiting = await self._all(Status.QUEUED, Status.RETRY)
+            if wanted := {capability for job in waiting for capability in job.requires} - able:
+                able |= wanted  # there is one worker here, and it can do whatever jobs ask for
+                continue
             # What is due and was not run waits for something else than time, and keeps nobody from going on.
             later = [job.run_at for job in waiting if job.run_at > self.clock() and not job.awaiting]
-            if not later:
+            if not (move_clock and later):
                 return runs
             self.clock.advance((min(later) - self.clock()) / SECOND)
 
@@ -107,15 +112,20 @@ class MemoryApp(App):
         *,
         comment: str | None = None,
         data: Any = None,
+        by: str = "local",
     ) -> None:
-        """Answer what a job asks of people; it goes on, or ends, at the next `run_until_idle()`."""
+        """Answer what a job asks of people; it goes on, or ends, at the next `run_until_idle()`.
+
+        Where several votes are required, `by` says whose this one is.
+        """
         id = job if isinstance(job, str) else job.id
         gates = (await self._local()).engine.gates
         found = await gates.list(DEFAULT_TENANT, GateFilter(status=GateStatus.OPEN, job_id=id, limit=1))
         if not found:
             raise AssertionError(f"job {id} asks nobody anything")
         kept = None if data is None else values.encode(data)
-        await gates.decide(local(), found[0].id, Decision(decision), comment=comment, data=kept)
+        who = local()._replace(actor=principal.user(by))
+        await gates.decide(who, found[0].id, Decision(decision), comment=comment, data=kept)
 
     run_until_idle_sync = blocking(run_until_idle)
     decide_sync = blocking(decide)

@@ -60,11 +60,44 @@ async def test_moving_the_clock_goes_past_jobs_that_wait_for_something_else_than
     async def greet() -> str:
         return "hello"
 
-    stuck = await greet.options(requires=["gpu"]).enqueue()
+    stuck = app.job(await interlock.Queue("nobodys", app).push("what no task takes"))
     later = await greet.options(delay=60).enqueue()
     assert await app.run_until_idle(move_clock=True) == 1
     assert await later.result(timeout=PATIENCE_SECONDS) == "hello"
     assert (await stuck.refresh()).status == Status.QUEUED
+
+
+async def test_jobs_that_ask_for_a_certain_worker_run_too(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task(requires=["gpu"])
+    async def render() -> str:
+        return "rendered"
+
+    @app.task(affinity_key="host-1")
+    async def film(ctx: interlock.Context) -> str:
+        return await (await ctx.enqueue(render)).result()
+
+    handle = await film.enqueue()
+    assert await app.run_until_idle() == 3
+    assert await handle.result(timeout=PATIENCE_SECONDS) == "rendered"
+
+
+async def test_several_votes_are_those_of_several_people(interlock_app: MemoryApp) -> None:
+    app = interlock_app
+
+    @app.task
+    async def publish(ctx: interlock.Context) -> bool:
+        return (await ctx.approve("Publish?", required=2)).approved
+
+    handle = await publish.enqueue()
+    await app.run_until_idle()
+    await app.decide(handle, by="ada")
+    await app.decide(handle, by="ada")
+    assert (await handle.refresh()).status == Status.WAITING_FOR_APPROVAL
+    await app.decide(handle, by="bob")
+    await app.run_until_idle()
+    assert await handle.result(timeout=PATIENCE_SECONDS) is True
 
 
 async def test_what_was_enqueued_can_be_asserted(interlock_app: MemoryApp) -> None:
