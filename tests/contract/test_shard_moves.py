@@ -15,7 +15,7 @@ from interlock.domain.presence import Sighting
 from interlock.domain.progress import SMALLEST_ID, Place
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.token import NewToken
-from interlock.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved
+from interlock.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved, Unavailable
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.copying import Copier, CopyDiffers
@@ -417,6 +417,15 @@ async def test_limits_that_a_server_sets_for_everybody_do_not_end_a_move(
         for database in shards.values():
             await admin.execute(f"alter database {database} reset idle_in_transaction_session_timeout")
         await admin.close()
+
+
+async def test_a_move_that_cannot_begin_leaves_nothing_to_be_finished(desk: Desk, owners: dict[str, str]) -> None:
+    await desk.add()
+    with pytest.raises(Unavailable, match="shard b cannot be reached"):
+        await move({**owners, "b": "postgresql://postgres@127.0.0.1:1/nowhere"}, desk, "b")
+    assert isinstance(desk.store, Router)
+    (home,) = await desk.store.homes(desk.tenant)
+    assert desk.tenant not in await home.run(lambda store: store.moves())
 
 
 async def test_who_may_move_whom_where(desk: Desk, owners: dict[str, str], addresses: dict[str, str]) -> None:

@@ -91,14 +91,14 @@ class Mover:
             return Moved(tenant, source, target, jobs, rows)
 
     async def _carry_over(self, directory: Owner, tenant: str, source: str, target: str) -> tuple[int, int]:
-        await _note(directory, tenant, source, Placement(source, target, COPYING))
-        self._at("noted")
-        await asyncio.sleep(self._stale_seconds)  # from now on everybody asks the directory before each call
         async with (
             owner(source, self._address(source), copies=True) as old,
             owner(target, self._address(target), copies=True) as new,
         ):
             copier = await Copier.between(old, new, tenant, self._at)
+            await _note(directory, tenant, source, Placement(source, target, COPYING))
+            self._at("noted")
+            await asyncio.sleep(self._stale_seconds)  # from now on everybody asks the directory before each call
             counts = await self._copy(old, new, copier, tenant)
             await _note(directory, tenant, source, Placement(target, source, CLEARING))
             self._at("switched")
