@@ -12,7 +12,7 @@ from operator import attrgetter
 from interlock.domain.decide import Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
-from interlock.errors import IdempotencyKeyReuse, Invalid, TenantMoved, Unavailable
+from interlock.errors import IdempotencyKeyReuse, Indeterminate, Invalid, TenantMoved, Unavailable
 from interlock.storage.contract import NO_TERMS, RegistryChanged, Terms
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.routing import Routing
@@ -141,9 +141,7 @@ class JobRoutes(Routing):
         order = [*shards[first:], *shards[:first]]
         if ask.claim_id is not None:
             name = ask.claim_id
-            known = await asyncio.gather(
-                *(shard.run(lambda s: s.remembers_claim(tenant, ask.worker, name)) for shard in order)
-            )
+            known = await asyncio.gather(*(self._remembers(shard, tenant, ask.worker, name) for shard in order))
             order = [shard for shard, knows in zip(order, known, strict=True) if knows] or order
         granted: list[Job] = []
         failed: list[Unavailable] = []
@@ -156,7 +154,17 @@ class JobRoutes(Routing):
                     failed.append(error)
         if len(failed) == len(order):
             raise failed[0]
+        unsure = [error for error in failed if isinstance(error, Indeterminate)]
+        if unsure and not granted:  # whoever repeats the claim gets what may have been granted there
+            raise unsure[0]
         return granted
+
+    async def _remembers(self, shard: Shard, tenant: str, worker: str, claim_id: str) -> bool:
+        """Whether a shard has granted something under a claim; one that is down keeps no work of others back."""
+        try:
+            return await shard.run(lambda store: store.remembers_claim(tenant, worker, claim_id))
+        except Unavailable:
+            return False
 
     async def _claim_on(self, shard: Shard, tenant: str, ask: ClaimAsk, takers: Sequence[str]) -> list[Job]:
         try:

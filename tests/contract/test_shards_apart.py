@@ -1,0 +1,104 @@
+"""A tenant whose jobs are on several shards, by a map that changes: what was there before still counts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from interlock.domain.job import Job
+from interlock.domain.shards import birth_shard
+from interlock.errors import Indeterminate
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.opening import open_router
+from interlock.wire import new_id
+from tests.contract.builders import Desk
+from tests.support.eventually import eventually
+from tests.support.postgres import Postgres
+from tests.support.shards import SHARDS, wire_to
+from tests.support.stores import APP_LOGIN, ManualClock
+
+
+class Map:
+    """Everybody's jobs are on the shards that are named; new ones go to the last of them, save some types."""
+
+    def __init__(self) -> None:
+        self.names: Sequence[str] = SHARDS
+        self.types: dict[str | None, str] = {}
+
+    def queue_shards(self, tenant: str, type: str | None) -> Sequence[str]:
+        return self.names
+
+    def current_shard(self, tenant: str, type: str | None) -> str:
+        return self.types.get(type, self.names[-1])
+
+
+@pytest.fixture
+def addresses(shards: dict[str, str], postgres: Postgres) -> dict[str, str]:
+    return {name: postgres.dsn(database, user=APP_LOGIN) for name, database in shards.items()}
+
+
+@pytest.fixture
+def map() -> Map:
+    return Map()
+
+
+@pytest.fixture
+async def desk(addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str) -> AsyncIterator[Desk]:
+    """A tenant whose jobs are wherever the map says."""
+    opened = await open_router(addresses, supplier=map, size=2, clock=clock)
+    try:
+        yield Desk(opened, tenant, clock)
+    finally:
+        await opened.close()
+
+
+async def on_each(desk: Desk, map: Map, **fields: Any) -> list[str]:
+    """A new job on either shard."""
+    ids = []
+    for names in (SHARDS, SHARDS[::-1]):
+        map.names = names
+        ids.append(await desk.add(id=new_id(await desk.store.birth_shard(desk.tenant)), **fields))
+    return ids
+
+
+async def test_a_claim_by_name_is_granted_by_the_shards_that_answer(
+    addresses: dict[str, str], map: Map, clock: ManualClock, tenant: str
+) -> None:
+    async with wire_to(addresses["b"]) as (wire, near):
+        router = await open_router({**addresses, "b": near}, supplier=map, size=2, clock=clock)
+        try:
+            desk = Desk(router, tenant, clock)
+            await on_each(desk, map)
+            wire.cut()
+
+            async def is_down() -> bool:
+                return "b" in await router.unreachable()
+
+            await eventually(is_down)
+            (job,) = await desk.claim(limit=2, claim_id="named")
+            assert birth_shard(job.id) == 0
+        finally:
+            wire.mend()
+            await router.close()
+
+
+async def test_a_claim_that_may_have_been_granted_somewhere_is_not_answered_with_nothing(
+    desk: Desk, map: Map, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = await desk.add()
+    claim = PostgresStore.claim
+    cut = []
+
+    async def claim_and_cut(store: PostgresStore, *args: Any, **named: Any) -> list[Job]:
+        granted = await claim(store, *args, **named)
+        if granted and not cut:
+            cut.append(store)
+            raise Indeterminate("the connection broke")
+        return granted
+
+    monkeypatch.setattr(PostgresStore, "claim", claim_and_cut)
+    with pytest.raises(Indeterminate):
+        await desk.claim(claim_id="named")
+    assert [job.id for job in await desk.claim(claim_id="named")] == [id]
