@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import asyncpg
 import pytest
 
-from interlock.domain.job import Job
+from interlock.domain.job import Enqueued, Job
+from interlock.domain.registry import JobType
 from interlock.domain.shards import birth_shard
 from interlock.errors import Indeterminate
+from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.opening import open_router
 from interlock.wire import new_id
-from tests.contract.builders import Desk
+from tests.contract.builders import Desk, complete, new_job
+from tests.contract.test_redrive import order
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
 from tests.support.shards import SHARDS, wire_to
@@ -102,3 +106,29 @@ async def test_a_claim_that_may_have_been_granted_somewhere_is_not_answered_with
     with pytest.raises(Indeterminate):
         await desk.claim(claim_id="named")
     assert [job.id for job in await desk.claim(claim_id="named")] == [id]
+
+
+async def test_jobs_are_added_and_done_again_where_types_were_set_before_another_shard_came(
+    desk: Desk, map: Map, addresses: dict[str, str]
+) -> None:
+    map.names = ("a",)
+    old = await desk.running()
+    await desk.do(complete(old))
+    for _ in range(2):
+        await desk.store.set_type(desk.tenant, JobType("work"))
+    before = (await desk.store.registry(desk.tenant)).version
+    map.names = SHARDS
+    current = (await desk.store.registry(desk.tenant)).version
+    assert current != before
+    (answer,) = await desk.store.redrive(desk.tenant, [order(old.id)], registry=current)
+    assert isinstance(answer, Enqueued)
+    map.types["far"] = "a"
+    connection = await asyncpg.connect(addresses["a"])
+    try:
+        async with connection.transaction():
+            (answer,) = await desk.store.enqueue_within(
+                connection, desk.tenant, [new_job(type="far")], terms=Terms(registry=current)
+            )
+            assert isinstance(answer, Enqueued)
+    finally:
+        await connection.close()

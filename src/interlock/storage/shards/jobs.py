@@ -13,7 +13,7 @@ from interlock.domain.decide import Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.errors import IdempotencyKeyReuse, Indeterminate, Invalid, TenantMoved, Unavailable
-from interlock.storage.contract import NO_TERMS, RegistryChanged, Terms
+from interlock.storage.contract import NO_TERMS, Terms
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.routing import Routing
 from interlock.storage.shards.shard import Shard
@@ -46,7 +46,8 @@ class JobRoutes(Routing):
         if any(other is not first for other in others):
             raise Invalid("these jobs live on several shards, and one transaction reaches only one of them")
         await first.run(lambda store: store.admit(tenant))
-        return await first.store.enqueue_within(connection, tenant, jobs, terms=terms)
+        here = terms._replace(registry=await self._registry_of(tenant, first.store, terms.registry))
+        return await first.store.enqueue_within(connection, tenant, jobs, terms=here)
 
     async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
         async def go(shards: list[Shard]) -> list[Job]:
@@ -96,7 +97,7 @@ class JobRoutes(Routing):
             return [answers.get(i, Refused(Invalid("another job of the batch was refused"))) for i in range(len(jobs))]
         for shard, places in parts.items():
             some = [jobs[i] for i in places]
-            here = terms._replace(registry=await self._registry_of(tenant, shard, terms))
+            here = terms._replace(registry=await self._registry_of(tenant, shard.store, terms.registry))
             add = partial(PostgresStore.enqueue, tenant=tenant, jobs=some, whole=whole, terms=here)
             answers |= zip(places, await shard.run(add), strict=True)
         return [answers[i] for i in range(len(jobs))]
@@ -123,15 +124,6 @@ class JobRoutes(Routing):
                 reuse = IdempotencyKeyReuse(job.idempotency_key, holder.id)
                 answers[i] = Enqueued(holder.id, holder.seq, True) if same else Refused(reuse)
         return answers
-
-    async def _registry_of(self, tenant: str, shard: Shard, terms: Terms) -> int:
-        """The version of a shard's own registry, if the jobs were checked against the current one of the tenant."""
-        home = (await self.homes(tenant))[0]
-        if shard is home:
-            return terms.registry
-        if (await home.run(lambda store: store.registry(tenant))).version != terms.registry:
-            raise RegistryChanged(tenant)
-        return (await shard.run(lambda store: store.registry(tenant))).version
 
     async def _claim_round(
         self, tenant: str, ask: ClaimAsk, takers: Sequence[str], shards: Sequence[Shard]

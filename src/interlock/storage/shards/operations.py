@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
 from interlock.domain.artifact import Orphan
 from interlock.domain.audit import Chronicle, VerifiedPart
@@ -24,12 +25,12 @@ class OperationRoutes(Routing):
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
     ) -> list[Enqueued | Refused]:
         """A job is done again on the shard it is on."""
-        return await self._by_job(
-            tenant,
-            orders,
-            lambda order: order.id,
-            lambda store, some: store.redrive(tenant, some, registry=registry, implicit_agents=implicit_agents),
-        )
+
+        async def again(store: PostgresStore, some: Sequence[Redrive]) -> list[Enqueued | Refused]:
+            own = await self._registry_of(tenant, store, registry)
+            return await store.redrive(tenant, some, registry=own, implicit_agents=implicit_agents)
+
+        return await self._by_job(tenant, orders, attrgetter("id"), again)
 
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
         return set().union(*await self._each(tenant, lambda store: store.redriven(tenant, job_ids)))

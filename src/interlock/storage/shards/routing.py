@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from interlock.domain.shards import ShardSupplier, birth_shard
 from interlock.errors import Error, Fatal, TenantMoved, Unavailable
+from interlock.storage.contract import RegistryChanged
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.directory import Directory
 from interlock.storage.shards.shard import Shard
@@ -156,6 +157,15 @@ class Routing:
         left = [id for id in dict.fromkeys(ids) if id not in found]
         await asyncio.gather(*(look(shard, left) for shard in shards))
         return {id: found.get(id, shards[0]) for id in ids}
+
+    async def _registry_of(self, tenant: str, store: PostgresStore, version: int) -> int:
+        """The version of a shard's own registry, if that of the tenant is still the one that jobs were checked by."""
+        home = (await self.homes(tenant))[0]
+        if store is home.store:
+            return version
+        if (await home.run(lambda its: its.registry(tenant))).version != version:
+            raise RegistryChanged(tenant)
+        return (await store.registry(tenant)).version
 
     async def _everywhere(self, verb: str, call: Callable[[PostgresStore], Awaitable[T]]) -> list[tuple[Shard, T]]:
         """The answers of all shards that answer soon; one that does not is left behind, and stops no other."""
