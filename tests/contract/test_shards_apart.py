@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from interlock.domain.job import Enqueued, Job
 from interlock.domain.registry import JobType
 from interlock.domain.shards import birth_shard
+from interlock.domain.token import NewToken, Token
 from interlock.errors import Indeterminate
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
@@ -18,6 +20,7 @@ from interlock.storage.shards.opening import open_router
 from interlock.wire import new_id
 from tests.contract.builders import Desk, complete, new_job
 from tests.contract.test_redrive import order
+from tests.contract.webhooks import listen
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
 from tests.support.shards import SHARDS, wire_to
@@ -132,3 +135,30 @@ async def test_jobs_are_added_and_done_again_where_types_were_set_before_another
             assert isinstance(answer, Enqueued)
     finally:
         await connection.close()
+
+
+async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_are_listed_and_renewed(
+    desk: Desk, map: Map
+) -> None:
+    store, tenant = desk.store, desk.tenant
+    tokens, subscriptions = [], []
+    for number, names in enumerate((("a",), SHARDS, ("b", "a"))):
+        map.names = names
+        hash = hashlib.sha256(f"{number} {tenant}".encode()).digest()
+        desk.clock.advance(1)
+        (token,) = await store.create_tokens(tenant, [NewToken(new_id(), hash, ("read",), "user:ada")])
+        assert isinstance(token, Token)
+        tokens.append(token.id)
+        subscriptions.append((await listen(desk, "job.succeeded")).id)
+    map.names = SHARDS
+    listed: list[str] = []
+    while page := await store.tokens(tenant, before=listed[-1] if listed else None, limit=2):
+        listed += [token.id for token in page]
+    assert listed == tokens[::-1]
+    listed = []
+    while known := await store.outbox.subscriptions(tenant, before=listed[-1] if listed else None, limit=2):
+        listed += [subscription.id for subscription in known]
+    assert listed == sorted(subscriptions, reverse=True)
+    for id in subscriptions:
+        assert await store.outbox.subscription(tenant, id) is not None
+        assert await store.outbox.renew(tenant, id, 60.0) is not None

@@ -29,16 +29,21 @@ class ShardedOutbox(Routing):
         return (await self._each(tenant, lambda store: store.outbox.subscribe(tenant, new)))[0]
 
     async def subscriptions(self, tenant: str, *, before: str | None = None, limit: int) -> list[Subscription]:
-        return await self._home(tenant, lambda store: store.outbox.subscriptions(tenant, before=before, limit=limit))
+        pages = await self._each(
+            tenant, lambda store: store.outbox.subscriptions(tenant, before=before, limit=limit)
+        )  # fmt: skip
+        found = {subscription.id: subscription for page in reversed(pages) for subscription in page}
+        return [found[id] for id in sorted(found, reverse=True)][:limit]
 
     async def subscription(self, tenant: str, id: str) -> Subscription | None:
-        return await self._home(tenant, lambda store: store.outbox.subscription(tenant, id))
+        return await self._first(tenant, lambda store: store.outbox.subscription(tenant, id))
 
     async def unsubscribe(self, tenant: str, id: str) -> bool:
         return any(await self._each(tenant, lambda store: store.outbox.unsubscribe(tenant, id)))
 
     async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
-        return (await self._each(tenant, lambda store: store.outbox.renew(tenant, id, expires_in_seconds)))[0]
+        told = await self._each(tenant, lambda store: store.outbox.renew(tenant, id, expires_in_seconds))
+        return next((renewed for renewed in told if renewed is not None), None)
 
     async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
         return any(await self._each(tenant, lambda store: store.outbox.rotate(tenant, id, secret, keep_seconds)))

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Final
 
 from interlock.domain.approval import Approval, Ballot, GateFilter, Mint
 from interlock.domain.artifact import Artifact, NewArtifact, Opening
@@ -13,8 +14,11 @@ from interlock.domain.job import Refused
 from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
 from interlock.domain.token import NewToken, Sighting, Token
 from interlock.errors import Invalid
+from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.routing import Routing
 from interlock.storage.shards.shard import Shard
+
+PAGE: Final = 500
 
 
 class GateRoutes(Routing):
@@ -139,7 +143,7 @@ class ArtifactRoutes(Routing):
 
 
 class TokenRoutes(Routing):
-    """The part of a router that keeps tokens: on the shard that new jobs of the tenant go to."""
+    """The part of a router that keeps tokens: new ones on the shard that new jobs of the tenant go to."""
 
     async def create_tokens(self, tenant: str, tokens: Sequence[NewToken]) -> list[Token | Refused]:
         return await self._home(tenant, lambda store: store.create_tokens(tenant, tokens))
@@ -148,7 +152,16 @@ class TokenRoutes(Routing):
         return await self._search(lambda store: store.find_token(hash), lambda sighting: sighting.token.tenant)
 
     async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
-        return await self._home(tenant, lambda store: store.tokens(tenant, before=before, limit=limit))
+        async def go(shards: list[Shard]) -> list[Token]:
+            if len(shards) == 1:
+                return await shards[0].run(lambda store: store.tokens(tenant, before=before, limit=limit))
+            lists = await asyncio.gather(*(shard.run(lambda store: _every_token(store, tenant)) for shard in shards))
+            every = sorted(itertools.chain(*lists), key=attrgetter("created_at", "id"), reverse=True)
+            ids = [token.id for token in every]
+            first = 0 if before is None else ids.index(before) + 1 if before in ids else len(ids)
+            return every[first : first + limit]
+
+        return await self._routed(tenant, go)
 
     async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
         told = await self._each(tenant, lambda store: store.revoke_tokens(tenant, ids, actor=actor))
@@ -160,6 +173,14 @@ class TokenRoutes(Routing):
                 tenant, lambda store: store.touch_tokens(tenant, ids, older_than_seconds=older_than_seconds)
             )
         )
+
+
+async def _every_token(store: PostgresStore, tenant: str) -> list[Token]:
+    """Only the shard of a token knows its place in the list, so that two lists cannot be read from there on."""
+    found: list[Token] = []
+    while page := await store.tokens(tenant, before=found[-1].id if found else None, limit=PAGE):
+        found += page
+    return found
 
 
 def _only(shards: Sequence[Shard]) -> Shard:
