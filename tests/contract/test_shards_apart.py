@@ -10,7 +10,9 @@ import asyncpg
 import pytest
 
 from interlock.domain.job import Enqueued, Job
+from interlock.domain.operations import PruneOrder
 from interlock.domain.registry import JobType
+from interlock.domain.retry import SECOND
 from interlock.domain.shards import birth_shard
 from interlock.domain.token import NewToken, Token
 from interlock.errors import Indeterminate
@@ -18,7 +20,7 @@ from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.opening import open_router
 from interlock.wire import new_id
-from tests.contract.builders import Desk, complete, new_job
+from tests.contract.builders import OPERATOR, Desk, complete, new_job
 from tests.contract.test_redrive import order
 from tests.contract.webhooks import listen
 from tests.support.eventually import eventually
@@ -162,3 +164,16 @@ async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_ar
     for id in subscriptions:
         assert await store.outbox.subscription(tenant, id) is not None
         assert await store.outbox.renew(tenant, id, 60.0) is not None
+
+
+async def test_no_more_is_deleted_than_was_asked_for_however_many_shards_have_some(desk: Desk, map: Map) -> None:
+    for _ in range(2):
+        await on_each(desk, map)
+    for job in await desk.claim(limit=4):
+        await desk.do(complete(job))
+    desk.clock.advance(10)
+    three = PruneOrder(new_id(), OPERATOR, desk.clock.now - SECOND, 0, 100, False, 3)
+    step = await desk.store.prune(desk.tenant, three)
+    assert (step.deleted, step.at_end) == (3, False)
+    step = await desk.store.prune(desk.tenant, three._replace(id=new_id(), after_seq=step.last_seq))
+    assert (step.deleted, step.at_end) == (1, True)

@@ -42,10 +42,17 @@ class OperationRoutes(Routing):
         return sorted(itertools.chain(*pages), key=lambda child: (child.parent_id, child.seq))[:limit]
 
     async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
-        steps = await self._each(tenant, lambda store: store.prune(tenant, order))
-        ahead = [step.last_seq for step in steps if not step.at_end]
-        last = min(ahead) if ahead else max(step.last_seq for step in steps)
-        return PrunedStep(sum(step.deleted for step in steps), last, not ahead)
+        async def go(shards: list[Shard]) -> PrunedStep:
+            steps: list[PrunedStep] = []
+            for shard in shards:
+                left = order.most if order.most is None else order.most - sum(step.deleted for step in steps)
+                prune = partial(PostgresStore.prune, tenant=tenant, order=order._replace(most=left))
+                steps.append(await shard.run(prune))
+            ahead = [step.last_seq for step in steps if not step.at_end]
+            last = min(ahead) if ahead else max(step.last_seq for step in steps)
+            return PrunedStep(sum(step.deleted for step in steps), last, not ahead)
+
+        return await self._routed(tenant, go)
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
         pages = await self._each(tenant, lambda store: store.prunes(tenant, limit=limit))
