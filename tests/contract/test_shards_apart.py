@@ -15,10 +15,11 @@ from interlock.domain.registry import JobType
 from interlock.domain.retry import SECOND
 from interlock.domain.shards import birth_shard
 from interlock.domain.token import NewToken, Token
-from interlock.errors import Indeterminate
+from interlock.errors import Indeterminate, Invalid
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.router import Router
 from interlock.wire import new_id
 from tests.contract.builders import OPERATOR, Desk, complete, new_job
 from tests.contract.test_redrive import order
@@ -177,3 +178,13 @@ async def test_no_more_is_deleted_than_was_asked_for_however_many_shards_have_so
     assert (step.deleted, step.at_end) == (3, False)
     step = await desk.store.prune(desk.tenant, three._replace(id=new_id(), after_seq=step.last_seq))
     assert (step.deleted, step.at_end) == (1, True)
+
+
+async def test_a_map_that_leads_nowhere_with_the_tenants_of_now_is_refused_at_the_start(
+    desk: Desk, map: Map, addresses: dict[str, str]
+) -> None:
+    await desk.add()
+    assert isinstance(desk.store, Router)
+    map.names = ("a", "z")
+    with pytest.raises(Invalid, match="jobs are mapped to shard 'z', which the settings do not name"):
+        await open_router(addresses, supplier=map)

@@ -15,6 +15,7 @@ from interlock.storage.shards.router import Router
 from interlock.storage.shards.shard import Open, Shard
 
 POOL: Final = 8
+MOST_ASKED_FOR: Final = 1_000
 
 
 async def open_router(
@@ -47,7 +48,25 @@ async def open_router(
     except BaseException:
         await asyncio.gather(*(shard.close() for shard in shards))
         raise
-    return Router(shards, chosen)
+    router = Router(shards, chosen)
+    try:
+        if chosen is not own:
+            await _check_map(router)
+    except BaseException:
+        await router.close()
+        raise
+    return router
+
+
+async def _check_map(router: Router) -> None:
+    """A map of somebody else's is asked for tenants of now, so that a name that is wrong is not met with their jobs."""
+    for tenant in (await router.tenants())[:MOST_ASKED_FOR]:
+        try:
+            await router.homes(tenant)
+        except Exception as error:  # whatever another package raises: a service does not start without its map
+            raise Invalid(
+                f"the shard supplier does not say where tenant {tenant!r} lives: {error}", pointer="/shard_supplier"
+            ) from error
 
 
 def checked_supplier(supplier: str | ShardSupplier, shards: Sequence[str]) -> ShardSupplier:
