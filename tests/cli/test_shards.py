@@ -95,7 +95,15 @@ def test_tenants_of_a_map_of_your_own_are_not_moved(databases: dict[str, str], t
 
 def test_without_shards_in_the_settings_there_is_nothing_to_list(tmp_path: Path) -> None:
     done = CLI("sqlite:///jobs.db", tmp_path)("shards", "list")
-    assert (done.returncode, "the settings name no shards" in done.stderr) == (4, True)
+    assert (done.returncode, "the settings name no shards;" in done.stderr) == (4, True)
+
+
+def test_a_database_that_is_named_alone_is_not_taken_for_a_lack_of_shards(
+    databases: dict[str, str], tmp_path: Path
+) -> None:
+    cli = Shards(databases, tmp_path)
+    code, why = cli.refused("shards", "list", "--database", databases["one"])
+    assert (code, "leave out --database" in why) == (4, True)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,8 @@ def move(
 def _addresses(common: Common) -> Mapping[str, str]:
     shards = common.settings.shards
     if not shards:
-        raise Invalid("the settings name no shards; see docs/shards.md", pointer="/shards")
+        alone = " for one database alone: leave out --database" if common.database else ""
+        raise Invalid(f"the settings name no shards{alone}; see docs/shards.md", pointer="/shards")
     return shards
 
 
