@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from playwright.async_api import Browser, Page
 
+from interlock.api.admission import STRANGERS, Admission
+from interlock.api.options import Options
+from interlock.api.service import Trail
 from interlock.cli.serve import session_key
-from interlock.dashboard.app import pages
+from interlock.dashboard.app import LARGEST_FORM, Dashboard, pages
 from interlock.dashboard.guesses import MOST_GUESSES, WINDOW_SECONDS
 from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS
 from interlock.domain.principal import local
@@ -18,7 +24,7 @@ from tests.dashboard import scene
 from tests.dashboard.conftest import Board, a_server, follow, patient
 from tests.dashboard.scene import Scene
 from tests.dashboard.test_walk import DOWNLOADED
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
@@ -168,6 +174,42 @@ async def test_whoever_guesses_wrong_too_often_waits(guarded: Board, tenant: str
         assert (refused.status_code, refused.headers["retry-after"]) == (429, str(int(WINDOW_SECONDS)))
         guarded.ticks.now += WINDOW_SECONDS
         assert (await http.post("/sign-in", data=form | {"token": token})).status_code == 303
+
+
+async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed_in(
+    guarded: Board, tenant: str
+) -> None:
+    dashboard = Dashboard(guarded.engine, auth=True, tenant=tenant)
+    admission = Admission(Options(auth=True, most_active=2))
+
+    async def fill_in(receive: Callable[[], Awaitable[object]]) -> int:
+        sent: list[dict[str, Any]] = []
+        seat = admission.enter()
+        scope = {
+            "method": "POST", "path": "/sign-in", "scheme": "http", "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in FORM.items()],
+            "interlock.trail": Trail("1", "POST", seat),
+        }  # fmt: skip
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        try:
+            await dashboard(scope, receive, send)
+        finally:
+            seat.leave()
+        return int(sent[0]["status"])
+
+    endless = asyncio.create_task(fill_in(asyncio.Event().wait))
+
+    async def is_reading() -> bool:
+        return admission.by_tenant[STRANGERS, "bytes"] == LARGEST_FORM
+
+    await eventually(is_reading)
+    assert await fill_in(asyncio.Event().wait) == 503
+    admission.enter().belongs_to(tenant)
+    endless.cancel()
+    await asyncio.gather(endless, return_exceptions=True)
 
 
 async def test_two_tenants_never_see_each_other(guarded: Board, tenant: str, chromium: Browser) -> None:

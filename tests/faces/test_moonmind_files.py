@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx2
 
-from tests.api.rig import Api
+from interlock.api.options import Options
+from interlock.storage.contract import Store
+from tests.api.rig import Api, serving
 from tests.faces.test_moonmind_jobs import act, claim, enqueue, refuses, running
 from tests.faces.words import NEVER, RFC3339, told
 from tests.support.eventually import PATIENCE_SECONDS
@@ -226,3 +228,15 @@ async def test_a_tool_needs_the_role_of_its_route(guarded: Api) -> None:
     response = await reader.send("/mcp/tools/call", b'{"tool":"queue.enqueue","arguments":{"type":"t"}}')
     refuses(response, 403, "worker_not_authorized")
     refuses(await guarded.get("/mcp/tools"), 401, "worker_auth_failed")
+
+
+async def test_an_upload_that_stalls_is_cut_off(store: Store, clock: ManualClock) -> None:
+    async with serving(store, clock, Options(faces=["moonmind"], body_seconds=0.5)) as api:
+        head = (
+            f"POST {BASE}/jobs/{NEVER}/artifacts/upload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50000000\r\n\r\n"
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(head.encode() + b"--edge7\r\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert b"408" in await reader.readline()
+        writer.close()

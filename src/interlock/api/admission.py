@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
+
+STRANGERS: Final = ""  # whoever needs no credential; no tenant has this name
 
 
 class Admission:
@@ -18,7 +21,7 @@ class Admission:
         self.active = 0
         self.waiting = 0
         self.body_bytes = 0
-        self.by_tenant: Counter[str] = Counter()
+        self.by_tenant: Counter[tuple[str, str]] = Counter()  # and by what is counted
 
     def enter(self) -> Seat:
         self.active += 1
@@ -44,25 +47,30 @@ class Seat:
         self._of = admission
         self._tenant: str | None = None
         self._bytes = 0
+        self._left = False
 
     def belongs_to(self, tenant: str) -> None:
         """Count the request for its tenant, so that one tenant's flood leaves seats to the others."""
-        if self._of.by_tenant[tenant] >= self._of.share(self._of.options.most_active):
+        if self._of.by_tenant[tenant, "active"] >= self._of.share(self._of.options.most_active):
             raise overloaded("too many requests of this tenant are at work")
         self._tenant = tenant
-        self._of.by_tenant[tenant] += 1
+        self._of.by_tenant[tenant, "active"] += 1
 
     def hold(self, size: int) -> None:
-        """Account for bytes of a body, before they are read."""
-        if self._of.body_bytes + size > self._of.options.body_budget:
+        """Account for bytes of a body, before they are read; no tenant's bodies take the room of all others."""
+        budget = self._of.options.body_budget
+        if self._of.body_bytes + size > budget:
             raise overloaded("too many bodies are being read")
+        if self._of.by_tenant[self._whose, "bytes"] + size > self._of.share(budget):
+            raise overloaded("too many bodies of this tenant are being read")
         self._of.body_bytes += size
+        self._count("bytes", size)
         self._bytes += size
 
     def check_waiting(self) -> None:
         """Refuse a request that could not wait."""
         most = self._of.options.most_waiting
-        if self._of.waiting >= most or self._of.by_tenant[self._waits] >= self._of.share(most):
+        if self._of.waiting >= most or self._of.by_tenant[self._whose, "waiting"] >= self._of.share(most):
             raise overloaded("too many requests are waiting")
 
     @contextmanager
@@ -76,25 +84,30 @@ class Seat:
             self._move(-1)
 
     def leave(self) -> None:
+        """Give everything back; whoever has left already has nothing more to give."""
+        if self._left:
+            return
+        self._left = True
         self._of.active -= 1
-        self._of.body_bytes -= self._bytes
-        self._bytes = 0
+        if self._bytes:
+            self._of.body_bytes -= self._bytes
+            self._count("bytes", -self._bytes)
         if self._tenant is not None:
-            self._count(self._tenant, -1)
-            self._tenant = None
+            self._count("active", -1)
 
     @property
-    def _waits(self) -> str:
-        return f"{self._tenant} waiting"
+    def _whose(self) -> str:
+        return STRANGERS if self._tenant is None else self._tenant
 
     def _move(self, change: int) -> None:
         self._of.waiting += change
         self._of.active -= change
-        self._count(self._waits, change)
+        self._count("waiting", change)
         if self._tenant is not None:
-            self._count(self._tenant, -change)
+            self._count("active", -change)
 
-    def _count(self, key: str, change: int) -> None:
+    def _count(self, what: str, change: int) -> None:
+        key = (self._whose, what)
         self._of.by_tenant[key] += change
         if not self._of.by_tenant[key]:
             del self._of.by_tenant[key]  # as many keys as tenants with requests, never more

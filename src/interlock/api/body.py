@@ -62,30 +62,36 @@ async def read(
     arrived: Callable[[], bytes | None] = lambda: None,
 ) -> bytes:
     """The whole body; it is refused as soon as it is known to be too large, or too slow unless it is here."""
-    declared = headers.length
-    if declared is not None and declared > limit:
-        raise TooLarge("body", declared, limit)
-    seat.hold(declared if declared is not None else limit)
+    reserve(headers, limit, seat)
     if (whole := arrived()) is not None:
         if len(whole) > limit:
             raise TooLarge("body", len(whole), limit)
         return whole
     try:
         async with asyncio.timeout(within):
-            return await _joined(receive, limit)
+            return await joined(pieces_of(receive), limit)
     except TimeoutError:
         raise Refusal("request_timeout", f"the body did not arrive within {within:g} s", close=True) from None
 
 
-async def _joined(receive: Receive, limit: int) -> bytes:
-    pieces: list[bytes] = []
+def reserve(headers: Headers, limit: int, seat: Seat) -> None:
+    """Make room for a body, unless it says itself that it is too large."""
+    declared = headers.length
+    if declared is not None and declared > limit:
+        raise TooLarge("body", declared, limit)
+    seat.hold(declared if declared is not None else limit)
+
+
+async def joined(pieces: AsyncIterator[bytes], limit: int) -> bytes:
+    """The pieces of a body as one, unless they become too many."""
+    kept: list[bytes] = []
     size = 0
-    async for piece in pieces_of(receive):
+    async for piece in pieces:
         size += len(piece)
         if size > limit:
             raise TooLarge("body", size, limit)
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        kept.append(piece)
+    return kept[0] if len(kept) == 1 else b"".join(kept)
 
 
 async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import structlog
 
 from interlock.api import auth, body, problems
+from interlock.api.admission import STRANGERS
 from interlock.api.body import Disconnected
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
@@ -72,6 +73,8 @@ class Endpoint:
     async def _admit(self, route: Route, headers: Headers, trail: Trail) -> Principal:
         """Authenticate on the headers, before the body is read, so that strangers cost next to nothing."""
         if not route.needs_credential:
+            if route.body is not None:
+                trail.seat.belongs_to(STRANGERS)
             return Principal("", "", frozenset())
         who = await self._authenticate(route, headers)
         trail.tenant, trail.actor = who.tenant, who.actor

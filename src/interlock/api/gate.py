@@ -247,6 +247,7 @@ class _Exchange:
             if self._lingers and not message.get("more_body", False):
                 # Hanging up on somebody who is still sending would take the answer away from them again.
                 await self._send(message | {"more_body": True})
+                self._trail.seat.leave()  # the work is done, and others may have the place
                 await self._read_on(LINGER_BYTES, LINGER_SECONDS)
                 message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)

@@ -161,6 +161,7 @@ class _Exchange:
             self._note(page)
             form = Fields()
             if method == "POST":
+                self._take_room()
                 form = await self._form()
                 if not self._board._sessions.is_form_token(form.raw("form_token"), self._session):
                     raise Forbidden("this form is out of date; go back, load the page again, and repeat")
@@ -175,7 +176,9 @@ class _Exchange:
             return self._refusal(408, "The form took too long to arrive.")
         except Error as error:
             return self._refusal(error.status, str(error))
-        except Exception:
+        except Exception as error:
+            if getattr(error, "status", None) == Unavailable.status:  # the door's own word that there is no room
+                return self._refusal(Unavailable.status, str(error))
             log.exception("a page of the dashboard failed")
             return self._refusal(500, "Something went wrong here; the log of the server says what.")
 
@@ -220,6 +223,12 @@ class _Exchange:
         if (trail := self._scope.get(TRAIL)) is not None:
             trail.route = page.path
             trail.tenant, trail.actor = self._who.tenant or None, self._who.actor or None
+
+    def _take_room(self) -> None:
+        """Count a form for whoever sends it, as every other body is, so that strangers leave room to those we know."""
+        if (trail := self._scope.get(TRAIL)) is not None:
+            trail.seat.belongs_to(self._who.tenant)
+            trail.seat.hold(min(int(self._headers.get("content-length", LARGEST_FORM)), LARGEST_FORM))
 
     async def _form(self) -> Fields:
         if self._headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:

@@ -16,6 +16,7 @@ from interlock.api.moonmind.jobs import BASE, queue
 from interlock.api.moonmind.multipart import parts
 from interlock.api.moonmind.queue import Queue
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.waiting import upload_in_time
 from interlock.domain.artifact import Artifact
 from interlock.engine.artifacts import LONGEST_PAGE
 from interlock.engine.engine import Engine
@@ -36,11 +37,10 @@ class ArtifactQuery(Lenient, frozen=True, kw_only=True):
 @routes.add("POST", f"{BASE}/jobs/{{job_id}}/artifacts/upload", roles=["work"], raw_body=True, answers={201: None})
 async def upload_artifact(call: Call[None, Nothing]) -> Answer:
     """Keep a file of a job that is the caller's."""
-    options = call.service.options
     limit = wire.LIMITS.artifact + ROOM_FOR_FIELDS
     try:
-        within = options.body_seconds + limit / options.slowest_upload
-        raw = await body.read(call.receive, call.headers, limit=limit, within=within, seat=call.trail.seat)
+        body.reserve(call.headers, limit, call.trail.seat)
+        raw = await body.joined(upload_in_time(call, body.pieces_of(call.receive)), limit)
     except TooLarge as error:
         raise refused(413, "artifact_too_large", str(error)) from None
     try:

@@ -1,0 +1,100 @@
+"""Bodies that never end: neither strangers nor one tenant may take the seats and the room of everybody else (G24)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from interlock.api.admission import STRANGERS, Admission
+from interlock.api.options import Options
+from interlock.api.problems import Refusal
+from interlock.storage.contract import Store
+from tests.api.rig import Api, problem, serving
+from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.stores import ManualClock
+
+DECIDE = b"POST /v1/approvals/decide HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+ENQUEUE = b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
+@pytest.fixture
+def engine() -> str:
+    """Who is let in does not depend on the engine."""
+    return "sqlite"
+
+
+@asynccontextmanager
+async def unfinished(api: Api, head: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """A request whose body does not come to its end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    writer.write(head + b"content-length: 900000\r\n\r\n{")
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def test_strangers_who_never_end_leave_seats_to_those_who_are_known(store: Store, clock: ManualClock) -> None:
+    async with serving(store, clock, Options(auth=True, most_active=4)) as api, AsyncExitStack() as lines:
+        known = await api.as_role("read", "produce")
+        readers = [await lines.enter_async_context(unfinished(api, DECIDE)) for _ in range(6)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            told = await asyncio.gather(*(reader.readline() for reader in readers[2:]))
+        assert {line.split()[1] for line in told} == {b"503"}
+        assert api.service.admission.by_tenant[STRANGERS, "active"] == 2
+        await known.enqueue()
+        assert (await api.get("/healthz")).status_code == 200
+
+
+async def test_whoever_was_refused_and_goes_on_sending_takes_no_seat(store: Store, clock: ManualClock) -> None:
+    async with serving(store, clock, Options(auth=True, most_active=2)) as api, AsyncExitStack() as lines:
+        known = await api.as_role("read")
+        readers = [await lines.enter_async_context(unfinished(api, ENQUEUE)) for _ in range(2)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for reader in readers:
+                assert b"unauthenticated" in await reader.readuntil(b"}")
+
+        async def is_free() -> bool:
+            return api.service.admission.active == 0
+
+        await eventually(is_free)
+        assert not any(reader.at_eof() for reader in readers), "they may still send"
+        assert (await known.get("/v1/me")).status_code == 200
+
+
+async def test_bodies_of_one_tenant_leave_room_for_those_of_others(store: Store, clock: ManualClock) -> None:
+    async with serving(store, clock, Options(auth=True, body_budget=2_000_000)) as api, AsyncExitStack() as lines:
+        greedy, modest = await api.as_role("produce", tenant="greedy"), await api.as_role("produce", tenant="modest")
+        credential = f"authorization: Bearer {greedy.token}\r\n".encode()
+        await lines.enter_async_context(unfinished(api, ENQUEUE + credential))
+
+        async def is_reading() -> bool:
+            return api.service.admission.body_bytes == 900_000
+
+        await eventually(is_reading)
+        problem(await greedy.post("/v1/jobs", {"type": "a", "payload": "x" * 200_000}), 503, "overloaded")
+        await modest.enqueue(payload="x" * 200_000)
+
+
+def test_what_was_held_is_given_back_once() -> None:
+    admission = Admission(Options(auth=True, body_budget=1000))
+    seat = admission.enter()
+    seat.belongs_to("a")
+    seat.hold(400)
+    with pytest.raises(Refusal, match="of this tenant"):
+        seat.hold(101)
+    seat.leave()
+    seat.leave()
+    assert (admission.active, admission.body_bytes, dict(admission.by_tenant)) == (0, 0, {})
+
+
+def test_no_name_of_a_tenant_is_counted_for_another() -> None:
+    admission = Admission(Options(auth=True, most_waiting=2))
+    seat, other = admission.enter(), admission.enter()
+    seat.belongs_to("a")
+    other.belongs_to("a waiting")
+    with seat.parked(), other.parked():
+        assert admission.waiting == 2
