@@ -139,3 +139,12 @@ async def test_only_the_item_with_odd_text_is_marked(api: Api) -> None:
     )
     assert (await api.send("/v1/finishes", b'{"items":[' + items + b"]}")).status_code == 200
     assert [(await api.job(job["id"]))["sanitized"] for job in (odd, clean)] == [True, False]
+
+
+async def test_surrogates_that_a_worker_sends_as_bytes_are_replaced_too(api: Api) -> None:
+    job = await api.running()
+    body = b'{"fence":%d,"result":{"log":"a\xed\xa0\x80b"}}' % job["lease"]["fence"]
+    api.ok(await api.send(f"/v1/jobs/{job['id']}/complete", body))
+    seen = await api.job(job["id"])
+    assert (seen["status"], seen["result"], seen["sanitized"]) == ("succeeded", {"log": "a\ufffdb"}, True)
+    problem(await api.send("/v1/jobs", b'{"type":"a","payload":"\xed\xa0\x80"}'), 400, "malformed")

@@ -193,12 +193,18 @@ def test_syntax_errors_come_before_any_other_offence() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xff", b'"\xc3"', b'"\xed\xa0\x80"', b'"\xc0\x80"', b"\xef\xbb\xbf{}", b"{\x00}\x00"]
+    "data", [b"\xff", b'"\xc3"', b'"\xed\xa0\x80\xff"', b'"\xc0\x80"', b"\xef\xbb\xbf{}", b"{\x00}\x00"]
 )
 def test_bytes_that_are_not_plain_utf8_are_malformed(data: bytes) -> None:
     for guard in (checked, mended):
         with pytest.raises(Malformed):
             guard(data)
+
+
+def test_bytes_of_a_surrogate_are_malformed_unless_they_are_mended() -> None:
+    with pytest.raises(Malformed):
+        checked(b'"\xed\xa0\x80"')
+    assert mended(b'"a\xed\xa0\x80\xed\xb8\x80"') == ('"a\ufffd\ufffd"', True)
 
 
 def test_a_byte_order_mark_is_called_by_its_name() -> None:

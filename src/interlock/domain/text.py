@@ -4,6 +4,7 @@ import json
 import math
 import re
 import unicodedata
+from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate, count
 from operator import sub
@@ -88,7 +89,7 @@ def mend(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
     # Keys are compared as sent: those that only mending makes equal all stay in the text, in their order, and
     # most readers take the last. Refusing would lose a finish, and renaming would change more than surrogates
     # and could push the text over its limit; as it is, each replacement has the size of what it replaces.
-    known, odd = _read(text, what, limit)
+    known, odd = _read(text, what, limit, mends=True)
     _judge(known, what, lone=False)
     mended = odd
     if _has_lone_escape(known):
@@ -126,7 +127,7 @@ def _is_visible(value: str) -> bool:
     return categories.isdisjoint(_NO_NAME) and not categories <= _UNSEEN
 
 
-def _read(text: str | bytes, what: str, limit: int) -> tuple[str, bool]:
+def _read(text: str | bytes, what: str, limit: int, *, mends: bool = False) -> tuple[str, bool]:
     """Return the text as a string and whether it has raw surrogates, having measured it in UTF-8."""
     odd = False
     if isinstance(text, bytes) or text.isascii():
@@ -140,13 +141,21 @@ def _read(text: str | bytes, what: str, limit: int) -> tuple[str, bool]:
     if size > limit:
         raise TooLarge(what, size, limit)
     if isinstance(text, bytes):
-        try:
-            text = text.decode()
-        except UnicodeDecodeError as error:
-            raise Malformed(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
+        text, odd = _decoded(text, what, mends=mends)
     if text.startswith("\ufeff"):
         raise Malformed(f"{what} starts with a byte order mark")
     return text, odd
+
+
+def _decoded(data: bytes, what: str, *, mends: bool) -> tuple[str, bool]:
+    """Return the bytes as a string and whether it has surrogates, which are no UTF-8 and only stay to be mended."""
+    try:
+        return data.decode(), False
+    except UnicodeDecodeError as error:
+        if mends:
+            with suppress(UnicodeDecodeError):
+                return data.decode(errors="surrogatepass"), True
+        raise Malformed(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _judge(text: str, what: str, *, lone: bool) -> None:
