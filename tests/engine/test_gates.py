@@ -65,6 +65,18 @@ async def test_the_answer_to_a_worker_has_receipt_and_gate_but_never_a_token(int
     assert await interlock_engine.gates.get("acme", approval.id) == approval
 
 
+async def test_a_subject_that_asked_as_a_worker_cannot_answer_with_another_credential(interlock_engine: Engine) -> None:
+    robot = Principal("acme", "worker:robot", frozenset({"work"}), "robot", subject=ADA.actor)
+    approval = (await opened(interlock_engine, robot)).approval
+    assert approval is not None
+    assert approval.opened_by == ADA.actor
+    with pytest.raises(Forbidden):
+        await interlock_engine.gates.decide(ADA, approval.id, APPROVE)
+    with pytest.raises(Forbidden):
+        await interlock_engine.gates.mint(ADA, approval.id)
+    assert (await interlock_engine.gates.decide(BOB, approval.id, APPROVE)).status is GateStatus.APPROVED
+
+
 async def test_with_auth_off_the_answer_carries_a_link_and_a_repeat_gets_a_new_one(
     interlock_engine: Engine, who: Principal
 ) -> None:

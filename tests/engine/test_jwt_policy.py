@@ -38,6 +38,13 @@ async def test_a_worker_claim_of_somebody_who_does_not_work_means_nothing(world:
     assert (who.actor, who.worker, who.roles) == ("user:ada", None, frozenset({"approve"}))
 
 
+async def test_a_subject_that_works_asks_as_the_one_who_would_approve(world: World) -> None:
+    worker = await world.enter(signed(claims(roles=["work"], worker_id="w1")))
+    approver = await world.enter(signed(claims(roles=["approve"])))
+    assert (worker.actor, worker.asks_as) == ("worker:w1", approver.actor)
+    assert approver.asks_as == approver.actor
+
+
 async def test_claims_and_words_can_have_other_names(world: World) -> None:
     world.trust(
         trusted(

@@ -23,6 +23,7 @@ class Principal(NamedTuple):
     worker: str | None = None
     policy: Policy | None = None
     unchecked: bool = False  # auth is off: nobody knows who this is, and nothing is kept from them
+    subject: str | None = None  # whom an issuer names behind a worker: the actor they are with another of its tokens
 
     def may(self, role: str) -> bool:
         return role in self.roles
@@ -31,6 +32,11 @@ class Principal(NamedTuple):
         """Refuse a caller who lacks a role."""
         if role not in self.roles:
             raise Forbidden(f"this needs the role {role}")
+
+    @property
+    def asks_as(self) -> str:
+        """Who asks when a gate is opened, and therefore cannot answer, also with another credential."""
+        return self.actor if self.subject is None else self.subject
 
     def works_as(self, asked: str | None) -> str:
         """The name under which a caller works: their credential's own, or that plus /instance; any if it names none."""

@@ -173,7 +173,7 @@ class Gates:
             risk=None if order.risk is None else wire.name(order.risk, "risk"),
             required=wire.whole(order.required, "required", 1, MOST_VOTES),
             on_deny=OnDeny(order.on_deny),
-            opened_by=principal.worker(worker) if who.unchecked else who.actor,
+            opened_by=principal.worker(worker) if who.unchecked else who.asks_as,
             checkpoint=self._mended(order, id, worker),
             sanitized=mended,
         )

@@ -205,7 +205,7 @@ def _principal(claims: Mapping[str, Any], issuer: Issuer) -> Principal:
         frozenset(token.capabilities(_names(claims, issuer.claims.capabilities))),
     )
     may = frozenset(token.roles(roles, worker_id=worker))
-    return Principal(tenant, principal.worker(worker), may, worker, allowed)
+    return Principal(tenant, principal.worker(worker), may, worker, allowed, subject=actor)
 
 
 def _at(claims: Mapping[str, Any], path: Path) -> Any:
