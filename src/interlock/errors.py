@@ -339,14 +339,14 @@ class UnknownAgent(Invalid):
 
 
 class Unsatisfiable(Invalid):
-    """A range of bytes begins after the end of the file."""
+    """A range of bytes begins after the end of the file, or is not the only one."""
 
     code = "range_not_satisfiable"
     status = 416
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, why: str = "the range begins after the end") -> None:
         self.size = size
-        super().__init__(f"the range begins after the end: there are {size} bytes", pointer="/range")
+        super().__init__(f"{why}: there are {size} bytes", pointer="/range")
 
 
 class ArtifactLost(Error):

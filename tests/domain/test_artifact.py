@@ -17,6 +17,7 @@ from interlock.domain.artifact import (
     arrange,
     content_type,
     link_url,
+    served_as,
     span,
 )  # fmt: skip
 from interlock.domain.job import Refused
@@ -72,11 +73,25 @@ def test_without_a_media_type_it_is_plain_bytes() -> None:
     assert content_type(None) == "application/octet-stream"
 
 
+@pytest.mark.parametrize("value", ["text/plain", "Text/Plain; charset=utf-8", "application/json", "image/png"])
+def test_what_no_browser_runs_leaves_under_its_own_name(value: str) -> None:
+    assert served_as(value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "text/html", "TEXT/HTML; a=b", "image/svg+xml", "application/pdf", "text/xml", "text/javascript", "x/y",
+     "application/xhtml+xml", "text/plain+html"],
+)  # fmt: skip
+def test_everything_else_leaves_as_plain_bytes(value: str | None) -> None:
+    assert served_as(value) == "application/octet-stream"
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
         (None, None), ("bytes=0-", (0, 10)), ("bytes=2-4", (2, 5)), ("bytes=9-9", (9, 10)), ("bytes=5-1000", (5, 10)),
-        ("bytes=-3", (7, 10)), ("bytes=-1000", (0, 10)), ("bytes=0-1,3-4", None), ("bytes=4-2", None), ("bytes=-", None),
+        ("bytes=-3", (7, 10)), ("bytes=-1000", (0, 10)), ("bytes=4-2", None), ("bytes=-", None),
         ("lines=1-2", None), ("bytes=" + "9" * 5000 + "-", None), ("nonsense", None), ("", None), (" bytes=1-2 ", (1, 3)),
         ("bytes=\u0661-\u0662", None),
     ],
@@ -88,9 +103,11 @@ def test_one_range_of_bytes_is_understood_and_anything_else_means_the_whole(
 
 
 @pytest.mark.parametrize(
-    ("size", "wanted"), [(10, "bytes=10-"), (10, "bytes=10-20"), (10, "bytes=-0"), (0, "bytes=0-"), (0, "bytes=-5")]
-)
-def test_a_range_that_begins_after_the_end_is_refused(size: int, wanted: str) -> None:
+    ("size", "wanted"),
+    [(10, "bytes=10-"), (10, "bytes=10-20"), (10, "bytes=-0"), (0, "bytes=0-"), (0, "bytes=-5"), (10, "bytes=0-1,3-4"),
+     (10, " bytes=" + "0-1," * 500)],
+)  # fmt: skip
+def test_a_range_that_begins_after_the_end_and_several_are_refused(size: int, wanted: str) -> None:
     with pytest.raises(Unsatisfiable) as caught:
         span(wanted, size)
     assert caught.value.size == size

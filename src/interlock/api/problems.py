@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.domain import text
-from interlock.errors import Error, Fatal, Invalid, NotFound, Unavailable
+from interlock.errors import Error, Fatal, Invalid, NotFound, Unavailable, Unsatisfiable
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
@@ -99,6 +99,8 @@ def headers(error: Exception) -> dict[str, str]:
         return found
     if status_of(error) == 401:
         return {"www-authenticate": "Bearer"}
+    if isinstance(error, Unsatisfiable):
+        return {"content-range": f"bytes */{error.size}"}
     if isinstance(error, (Unavailable, Fatal)) or status_of(error) in (429, 503):
         return {"retry-after": str(RETRY_AFTER_SECONDS)}
     return {}

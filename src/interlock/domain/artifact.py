@@ -21,6 +21,11 @@ REPLACED_KEPT_SECONDS: Final = 3600.0  # so that a download under way may come t
 COLLECT_AGAIN_SECONDS: Final = 300.0
 LONGEST_URL: Final = 2048
 PLAIN_BYTES: Final = "application/octet-stream"
+# What no browser runs or renders as a page of ours; anything else leaves as plain bytes, whatever a worker called it.
+INERT: Final = frozenset(
+    {"application/gzip", "application/json", "application/x-ndjson", "application/zip", "audio/mpeg", "audio/wav",
+     "image/gif", "image/jpeg", "image/png", "image/webp", "text/csv", "text/markdown", "text/plain", "video/mp4"}
+)  # fmt: skip
 
 _TOKEN = r"[A-Za-z0-9!#$&^_.+-]+"
 _CONTENT_TYPE: Final = re.compile(
@@ -210,6 +215,12 @@ def content_type(value: str | None) -> str:
     return value
 
 
+def served_as(content_type: str | None) -> str:
+    """The media type under which a file is handed out."""
+    known = (content_type or "").partition(";")[0].strip().lower() in INERT
+    return content_type if known and content_type is not None else PLAIN_BYTES
+
+
 def link_url(value: str) -> str:
     """A plain http or https address; what browsers and parsers read differently is refused."""
     if len(value) > LONGEST_URL:
@@ -229,8 +240,10 @@ def link_url(value: str) -> str:
 def span(wanted: str | None, size: int) -> tuple[int, int] | None:
     """The first byte and the one after the last that a Range header asks for; None means the whole.
 
-    What is not one range of bytes may be ignored, says HTTP, and is; one that begins after the end is refused.
+    What is no range of bytes may be ignored, says HTTP, and is; several, and one beyond the end, are refused.
     """
+    if wanted is not None and wanted.strip().startswith("bytes=") and "," in wanted:
+        raise Unsatisfiable(size, "one range is read at a time")
     match = _RANGE.fullmatch(wanted.strip()) if wanted is not None else None
     if match is None or match[0] == "bytes=-":
         return None

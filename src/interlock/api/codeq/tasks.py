@@ -14,6 +14,7 @@ from interlock.api.codeq.door import READERS, refused
 from interlock.api.face import Lenient, Said
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import patience
+from interlock.domain.artifact import served_as
 from interlock.domain.codeq import BASE
 from interlock.domain.dialect import Dialect
 from interlock.domain.job import MAX_ATTEMPTS, Job
@@ -122,8 +123,7 @@ async def get_artifact(call: Call[None, Nothing]) -> Answer:
         "content-disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
         "content-security-policy": "sandbox; default-src 'none'",
     }
-    media_type = found.content_type or "application/octet-stream"
-    return Answer(200, media_type=media_type, headers=headers, stream=download.chunks)
+    return Answer(200, media_type=served_as(found.content_type), headers=headers, stream=download.chunks)
 
 
 @routes.add("POST", f"{BASE}/tasks/{{id}}/requeue", roles=["operate"], answers={202: None})

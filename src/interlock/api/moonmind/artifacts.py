@@ -17,7 +17,7 @@ from interlock.api.moonmind.multipart import parts
 from interlock.api.moonmind.queue import Queue
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import upload_in_time
-from interlock.domain.artifact import Artifact
+from interlock.domain.artifact import Artifact, served_as
 from interlock.engine.artifacts import LONGEST_PAGE
 from interlock.engine.engine import Engine
 from interlock.errors import Conflict, Invalid, Malformed, TooLarge
@@ -85,7 +85,7 @@ async def download_artifact(call: Call[None, Nothing]) -> Answer:
     found = download.artifact
     return Answer(
         200,
-        media_type=found.content_type or "application/octet-stream",
+        media_type=served_as(found.content_type),
         headers={
             "content-length": str(download.end - download.start),
             "content-disposition": disposition(found.name),

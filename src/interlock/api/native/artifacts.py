@@ -13,7 +13,7 @@ from interlock.api.native.holding import as_holder
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
 from interlock.api.waiting import upload_in_time
-from interlock.domain.artifact import Artifact, Holder
+from interlock.domain.artifact import Artifact, Holder, served_as
 from interlock.engine.artifacts import Download
 from interlock.shown import artifact_to_dict
 
@@ -110,7 +110,7 @@ async def get_artifact(call: Call[None, Nothing]) -> Answer:
     )
     return Answer(
         206 if download.partial else 200,
-        media_type=download.artifact.content_type or "application/octet-stream",
+        media_type=served_as(download.artifact.content_type),
         headers=_headers(download),
         stream=download.chunks,
     )
