@@ -14,7 +14,9 @@ from playwright.async_api import Browser, Page
 from interlock.api.admission import STRANGERS, Admission
 from interlock.api.options import Options
 from interlock.api.service import Trail
+from interlock.cli import serve
 from interlock.cli.serve import session_key
+from interlock.config import Settings
 from interlock.dashboard.app import LARGEST_FORM, Dashboard, pages
 from interlock.dashboard.guesses import MOST_GUESSES, WINDOW_SECONDS
 from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS
@@ -161,6 +163,16 @@ def test_the_key_of_the_sessions_is_kept_where_nobody_else_reads_it(tmp_path: Pa
     assert session_key("sqlite:///:memory:") != session_key("sqlite:///:memory:")
     shared = [session_key(f"postgresql://app:{word}@db/interlock") for word in ("a", "a", "b")]
     assert shared[0] == shared[1] != shared[2]
+
+
+def test_where_a_file_is_does_not_tell_how_its_cursors_are_sealed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    settings = Settings(database=f"sqlite:///{tmp_path}/a/jobs.db")
+    key = serve.options(settings).cursor_key
+    assert serve.options(settings).cursor_key == key
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "a").mkdir()
+    assert serve.options(settings).cursor_key != key
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/approve", "/approve/decide"])

@@ -95,8 +95,7 @@ def options(settings: Settings, callers: Callers = NOBODY_ELSE) -> Options:
         hosts=settings.hosts,
         faces=settings.faces,
         codeq=callers,
-        # The same for every server of one database, and known to nobody who does not know how to reach it.
-        cursor_key=hashlib.sha256(b"interlock cursors\n" + settings.database.encode()).digest(),
+        cursor_key=hashlib.sha256(b"interlock cursors\n" + session_key(settings.database)).digest(),
         rate_per_second=settings.rate_per_second,
         rate_burst=settings.rate_burst,
     )
@@ -120,7 +119,7 @@ def only_server_of(database: str) -> Iterator[None]:
 
 
 def session_key(database: str) -> bytes:
-    """What seals the cookies of the dashboard, the same after a restart and for every server of one database."""
+    """What seals cookies of the dashboard and cursors, the same after a restart and for all servers of one database."""
     if database.endswith(":memory:"):
         return secrets.token_bytes(KEY_BYTES)
     if not database.startswith(assemble.SQLITE):
