@@ -284,3 +284,14 @@ async def test_too_many_connections_are_turned_away(store: Store, clock: ManualC
 
 async def _is(fact: bool) -> bool:
     return fact
+
+
+@pytest.mark.parametrize("target", ["http://evil.example/healthz", "http://localhost:1/healthz", "/healthz#x"])
+async def test_a_target_that_names_another_host_or_a_fragment_is_refused(calm: Api, target: str) -> None:
+    said = await exchange(calm, f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    problem(parsed(said), 400, "bad_request")
+
+
+async def test_a_target_may_name_the_host_it_is_for(calm: Api) -> None:
+    head = b"GET http://LOCALHOST:80/healthz HTTP/1.1\r\nhost: localhost:80\r\nconnection: close\r\n\r\n"
+    assert parsed(await exchange(calm, head)).status_code == 200

@@ -157,6 +157,8 @@ class Protocol(HttpToolsProtocol):
             Headers(self.headers).check_framing(version)
         if not self.parser.should_upgrade():
             url = httptools.parse_url(self.url)
+            if url.schema is not None or url.fragment is not None:
+                _check_target(url, Headers(self.headers).get("host"))
             scope: dict[str, Any] = self.scope  # type: ignore[assignment]
             scope["method"] = self.parser.get_method().decode("ascii")
             scope["http_version"] = version
@@ -307,6 +309,13 @@ class Protocol(HttpToolsProtocol):
             if self.transport.get_write_buffer_size():
                 self._reader_goes_on()
                 self._stall_timer = self.loop.call_later(self._options.stalled_seconds, self.transport.abort)
+
+
+def _check_target(url: Any, host: str | None) -> None:
+    """Refuse an address that names another host than the request is for, or says what never leaves a browser."""
+    port = "" if url.port is None else f":{url.port}"
+    if url.fragment is not None or host is None or f"{(url.host or b'').decode()}{port}".lower() != host.lower():
+        raise Refusal("bad_request", "the target of a request is a path, or an address on the host it names")
 
 
 class Server(uvicorn.Server):
