@@ -193,6 +193,23 @@ async def test_subscriptions_show_their_secret_once(api: Api) -> None:
     problem(await api.get(path), 404, "not_found")
 
 
+async def test_a_delivery_is_sent_again_under_a_subscription_that_lists_it_and_no_other(api: Api) -> None:
+    def hook(name: str, **more: str) -> dict[str, Any]:
+        return {"url": f"https://example.com/{name}", "events": ["job.queued"], **more}
+
+    first, second, other = [
+        api.ok(await api.post("/v1/subscriptions", body), 201)["id"]
+        for body in (hook("a", mode="group", group_id="g"), hook("b", mode="group", group_id="g"), hook("c"))
+    ]
+    await api.enqueue()
+    (told,) = api.ok(await api.get(f"/v1/subscriptions/{first}/deliveries"))["items"]
+    for listed in (first, second):
+        again = await api.post(f"/v1/subscriptions/{listed}/deliveries/{told['id']}/redeliver")
+        assert api.ok(again)["id"] == told["id"]
+    assert told not in api.ok(await api.get(f"/v1/subscriptions/{other}/deliveries"))["items"]
+    problem(await api.post(f"/v1/subscriptions/{other}/deliveries/{told['id']}/redeliver"), 404, "not_found")
+
+
 async def test_an_ended_job_is_done_again_by_a_new_one(api: Api) -> None:
     job = await api.running(payload={"n": 1}, priority=3)
     problem(await api.post(f"/v1/jobs/{job['id']}/redrive"), 409, "not_ended")

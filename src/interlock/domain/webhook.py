@@ -182,6 +182,7 @@ class DeliveryFilter(NamedTuple):
     status: DeliveryStatus | None = None
     before: str | None = None
     limit: int = 50
+    id: str | None = None
 
 
 def too_many_subscriptions() -> Invalid:

@@ -149,10 +149,15 @@ class Webhooks:
             filter = filter._replace(before=wire.job_id(filter.before, "before"))
         return await self._outbox.deliveries(who.tenant, filter)
 
-    async def redeliver(self, who: Principal, id: str) -> Delivery:
-        """Send a delivery again, whatever became of it, with the same id and body."""
+    async def redeliver(self, who: Principal, id: str, *, subscription_id: str | None = None) -> Delivery:
+        """Send a delivery again, whatever became of it, with the same id and body; one that is listed there, if named."""
         who.need("operate")
-        found = await self._outbox.redeliver(who.tenant, _id(id, what="delivery"))
+        id = _id(id, what="delivery")
+        if subscription_id is not None:
+            listed = DeliveryFilter(subscription_id=subscription_id, id=id, limit=1)
+            if not await self.deliveries(who, listed):
+                raise NotFound(id, what="delivery")
+        found = await self._outbox.redeliver(who.tenant, id)
         if found is None:
             raise NotFound(id, what="delivery")
         return found

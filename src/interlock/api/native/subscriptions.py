@@ -169,5 +169,7 @@ async def list_deliveries(call: Call[None, DeliveryQuery]) -> Answer:
 )  # fmt: skip
 async def redeliver(call: Call[Nothing, Nothing]) -> Answer:
     """Send a delivery again, with the same id and body."""
-    await call.engine.webhooks.subscription(call.who, call.path["subscription_id"])
-    return answer(delivery_to_dict(await call.engine.webhooks.redeliver(call.who, call.path["delivery_id"])))
+    found = await call.engine.webhooks.redeliver(
+        call.who, call.path["delivery_id"], subscription_id=call.path["subscription_id"]
+    )
+    return answer(delivery_to_dict(found))

@@ -63,7 +63,7 @@ async def deliveries(ask: Ask) -> View | Reply:
 async def redeliver(ask: Ask) -> View | Reply:
     """Send a delivery again."""
     subscription = await ask.engine.webhooks.subscription(ask.who, ask.path["id"])
-    await ask.engine.webhooks.redeliver(ask.who, ask.path["delivery_id"])
+    await ask.engine.webhooks.redeliver(ask.who, ask.path["delivery_id"], subscription_id=subscription.id)
     return go(f"/webhooks/{subscription.id}", said="redelivered")
 
 

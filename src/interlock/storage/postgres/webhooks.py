@@ -87,7 +87,7 @@ class PostgresOutbox:
     async def deliveries(self, tenant: str, filter: DeliveryFilter) -> list[Delivery]:
         f = filter
         status = None if f.status is None else str(f.status)
-        return await self._deliveries(tenant, None, f.subscription_id, f.job_id, status, f.before, f.limit)
+        return await self._deliveries(tenant, f.id, f.subscription_id, f.job_id, status, f.before, f.limit)
 
     async def _deliveries(self, tenant: str, *facts: Any) -> list[Delivery]:
         rows = await self._fetch(call("deliveries", 7), tenant, *facts)
