@@ -176,6 +176,20 @@ async def test_queues_count_their_jobs(api: Api) -> None:
     problem(await api.get("/v1/queues/nobody"), 404, "not_found")
 
 
+async def test_queues_are_listed_by_type_in_pages(api: Api) -> None:
+    for type in ("b", "a", "c"):
+        await api.enqueue(type=type)
+    whole = api.ok(await api.get("/v1/queues"))
+    assert [one["type"] for one in whole["items"]] == ["a", "b", "c"]
+    assert whole["next_cursor"] is None
+    first = api.ok(await api.get("/v1/queues?limit=2"))
+    rest = api.ok(await api.get(f"/v1/queues?limit=2&cursor={first['next_cursor']}"))
+    assert [one["type"] for page in (first, rest) for one in page["items"]] == ["a", "b", "c"]
+    assert rest["next_cursor"] is None
+    assert pointer(await api.get("/v1/queues?limit=201")) == "/limit"
+    assert pointer(await api.get("/v1/queues?cursor=made-up")) == "/cursor"
+
+
 async def test_subscriptions_show_their_secret_once(api: Api) -> None:
     body = {"url": "https://example.com/hook", "events": ["job.succeeded"], "key": "k"}
     made = api.ok(await api.post("/v1/subscriptions", body), 201)
@@ -285,6 +299,13 @@ async def test_old_jobs_are_pruned_and_the_rest_verifies(api: Api) -> None:
     assert (await api.job(kept["id"]))["status"] == "queued"
     verdict = api.ok(await api.get("/v1/audit/verify"))
     assert (verdict["ok"], verdict["first_bad"], verdict["next_cursor"]) == (True, None, None)
+    more = await api.enqueue()
+    part = api.ok(await api.get("/v1/audit/verify?limit=1"))
+    assert (part["ok"], part["jobs"]) == (True, 1)
+    rest = api.ok(await api.get(f"/v1/audit/verify?limit=1000&cursor={part['next_cursor']}"))
+    assert (rest["ok"], part["rows"] + rest["rows"]) == (True, verdict["rows"] + more["version"])
+    assert rest["next_cursor"] is None
+    assert pointer(await api.get("/v1/audit/verify?limit=1001")) == "/limit"
     assert len(api.ok(await api.get("/v1/audit/head"))["head"]) == 64
 
 

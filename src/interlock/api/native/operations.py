@@ -61,6 +61,12 @@ class PruneRequest(Request, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
+class AuditQuery(Page, frozen=True, kw_only=True):
+    """How many jobs are verified at once, and from where on."""
+
+    limit: Annotated[int, Meta(ge=1, le=AUDITED_AT_ONCE)] = AUDITED_AT_ONCE
+
+
 class BulkShape(shapes.Shape, frozen=True, kw_only=True):
     """How many fitted, how many were done, and whether there are more like them."""
 
@@ -191,12 +197,12 @@ async def prune(call: Call[PruneRequest, Nothing]) -> Answer:
     return answer({"deleted": done.deleted, "more": done.more})
 
 
-@routes.add("GET", "/v1/audit/verify", roles=["admin"], query=Page, answers={200: Verdict})
-async def verify_audit(call: Call[None, Page]) -> Answer:
+@routes.add("GET", "/v1/audit/verify", roles=["admin"], query=AuditQuery, answers={200: Verdict})
+async def verify_audit(call: Call[None, AuditQuery]) -> Answer:
     """Recompute the chains of some jobs and name the first row that does not fit."""
     at = place(call, "audit")
     part = await call.engine.audit.verify_part(
-        call.who.tenant, after=None if at is None else str(at[0]), jobs=AUDITED_AT_ONCE
+        call.who.tenant, after=None if at is None else str(at[0]), jobs=call.query.limit
     )
     cursor = None if part.next is None else call.service.cursors.seal(call.who.tenant, "audit", [part.next])
     return answer(

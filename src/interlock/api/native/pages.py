@@ -25,8 +25,6 @@ class Paged(Protocol):
     """A query that may say which part of a list."""
 
     @property
-    def limit(self) -> int: ...
-    @property
     def cursor(self) -> str | None: ...
 
 
