@@ -353,6 +353,6 @@ def _optional(value: str | None, field: str) -> str | None:
     return None if value is None else name(value, field)
 
 
-def check_batch(items: Sequence[object], limits: Limits = LIMITS) -> None:
+def check_batch(items: Sequence[object], limits: Limits = LIMITS, *, field: str = "items") -> None:
     if not 1 <= len(items) <= limits.batch:
-        raise Invalid(f"a batch has 1 to {limits.batch} items, not {len(items)}")
+        raise Invalid(f"a batch has 1 to {limits.batch} items, not {len(items)}", pointer=f"/{field}")

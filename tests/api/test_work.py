@@ -339,3 +339,28 @@ async def test_small_artifacts_come_along_with_the_result(api: Api) -> None:
 
 async def _is(fact: bool) -> bool:
     return fact
+
+
+async def test_what_cannot_be_taken_is_pointed_at_where_it_stands(api: Api) -> None:
+    job = await api.running()
+    path, fence = f"/v1/jobs/{job['id']}", job["lease"]["fence"]
+    good = {"name": "a", "content_base64": ""}
+    for bad, place in (
+        ({"name": ""}, "/artifacts/1"),
+        ({"name": "", "content_base64": ""}, "/artifacts/1/name"),
+        ({"name": "b", "url": "javascript:x"}, "/artifacts/1/url"),
+        ({"name": "b", "content_base64": "", "content_type": "no"}, "/artifacts/1/content_type"),
+    ):
+        assert pointer(await api.post(f"{path}/complete", {"fence": fence, "artifacts": [good, bad]})) == place
+    assert pointer(await api.post(f"{path}/artifacts", {"fence": fence, "name": "", "url": "https://a.b"})) == "/name"
+    events = [{"message": "a"}, {"message": "b", "id": ""}]
+    for verb in ("events", "heartbeat"):
+        assert pointer(await api.post(f"{path}/{verb}", {"fence": fence, "events": events})) == "/events/1/id"
+    for verb in ("finishes", "heartbeats"):
+        assert pointer(await api.post(f"/v1/{verb}", {"items": []})) == "/items"
+    assert pointer(await api.post("/v1/jobs/batch", {"jobs": []})) == "/jobs"
+    assert pointer(await api.put("/v1/agents/a/b", {"backoff": {"kind": "x"}})) == "/backoff/kind"
+    assert (
+        pointer(await api.put("/v1/agents/a/b", {"defaults": {"backoff": {"kind": "x"}}})) == "/defaults/backoff/kind"
+    )
+    assert (await api.job(job["id"]))["status"] == "running"

@@ -242,7 +242,7 @@ class HttpClient:
     ) -> list[http_values.EnqueuedShape]:
         parts = [http_parts.job(request, key) for request, key in zip(requests, keys, strict=True)]
         if len(parts) != 1:
-            wire.check_batch(parts)
+            wire.check_batch(parts, field="jobs")
             answer = await self._post("/v1/jobs/batch", http_parts.joined("jobs", parts), headers=headers)
             return read(answer.body, http_values.EnqueuedShapes).jobs
         answer = await self._post("/v1/jobs", parts[0], headers=headers, about={"job_id": requests[0].parent_id or ""})

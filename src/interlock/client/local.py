@@ -135,8 +135,7 @@ class LocalClient:
         return (await self.engine.gates.open(self._who, gate)).receipt
 
     async def attach(self, holder: Holder, thing: File | Link) -> str:
-        (artifact,) = await self.engine.artifacts.attach(self._tenant, holder, [thing])
-        return artifact.id
+        return (await self.engine.artifacts.add(self._tenant, holder, thing)).id
 
     async def register_type(self, name: str, definition: Mapping[str, Any]) -> None:
         schema = definition.get("schema")

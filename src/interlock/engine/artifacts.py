@@ -100,21 +100,22 @@ class Artifacts:
             raise Invalid(f"at most {MOST_AT_ONCE} artifacts are added at once", pointer="/artifacts")
         if len({thing.name for thing in things}) < len(things):
             raise Invalid("two artifacts have the same name", pointer="/artifacts")
-        files, links = [], []
-        for thing in things:
-            name = wire.name(thing.name, "name")
-            if isinstance(thing, Link):
-                links.append(Link(name, rules.link_url(thing.url)))
-            else:
-                intake = Intake(self._limits.artifact, size=len(thing.content))
-                kind = rules.content_type(thing.content_type)
-                files.append(_Incoming(name, kind, intake, _once(thing.content)))
-        made = {artifact.name: artifact for artifact in await self._write(tenant, holder, files, links)}
+        parts = []
+        for i, thing in enumerate(things):
+            try:
+                parts.append(self._checked_part(thing))
+            except Invalid as error:
+                raise error.within(f"/artifacts/{i}") from None
+        made = {artifact.name: artifact for artifact in await self._write_parts(tenant, holder, parts)}
         return [made[thing.name] for thing in things]
+
+    async def add(self, tenant: str, holder: Holder, thing: File | Link) -> Artifact:
+        """Add one small file or link."""
+        return (await self._write_parts(tenant, _checked(holder), [self._checked_part(thing)]))[0]
 
     async def link(self, tenant: str, holder: Holder, name: str, url: str) -> Artifact:
         """Keep the address of something elsewhere under a name; it is never fetched."""
-        return (await self.attach(tenant, holder, [Link(name, url)]))[0]
+        return await self.add(tenant, holder, Link(name, url))
 
     async def get(self, tenant: str, job_id: str, artifact_id: str) -> Artifact:
         id = _artifact_id(artifact_id)
@@ -191,6 +192,17 @@ class Artifacts:
             log.warning("bytes of artifacts could not be deleted, it will be tried again: %s", error)
             return 0
         return await self._store.drop_orphans(tenant, condemned)
+
+    def _checked_part(self, thing: File | Link) -> _Incoming | Link:
+        name = wire.name(thing.name, "name")
+        if isinstance(thing, Link):
+            return Link(name, rules.link_url(thing.url))
+        intake = Intake(self._limits.artifact, size=len(thing.content))
+        return _Incoming(name, rules.content_type(thing.content_type), intake, _once(thing.content))
+
+    async def _write_parts(self, tenant: str, holder: Holder, parts: Sequence[_Incoming | Link]) -> Sequence[Artifact]:
+        links = [part for part in parts if isinstance(part, Link)]
+        return await self._write(tenant, holder, [part for part in parts if isinstance(part, _Incoming)], links)
 
     async def _write(
         self, tenant: str, holder: Holder, files: Sequence[_Incoming], links: Sequence[Link]

@@ -78,7 +78,7 @@ class Jobs:
         within: object = None,
         judged: bool = False,
     ) -> list[Accepted]:
-        wire.check_batch(requests, self._limits)
+        wire.check_batch(requests, self._limits, field="jobs")
         answers = await self._registers.enqueue(
             who,
             requests,

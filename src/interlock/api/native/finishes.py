@@ -38,9 +38,9 @@ class ArtifactPart(Request, frozen=True, kw_only=True):
     content_type: str | None = None
     url: str | None = None
 
-    def thing(self) -> File | Link:
+    def thing(self, place: str) -> File | Link:
         if (self.content_base64 is None) == (self.url is None):
-            raise Invalid("an artifact has content_base64 or url, one of them", pointer="/artifacts")
+            raise Invalid("an artifact has content_base64 or url, one of them", pointer=place)
         if self.url is not None:
             return Link(self.name, self.url)
         return File(self.name, self.content_base64 or b"", self.content_type)
@@ -182,7 +182,7 @@ async def finishes(call: Call[Finishes, Nothing]) -> Answer:
 
 async def _attach(call: Call[Any, Nothing], job_id: str, report: CompleteRequest | CompleteItem) -> None:
     """Keep what comes along with a success, before the grant ends."""
-    things = [part.thing() for part in report.artifacts]
+    things = [part.thing(f"/artifacts/{i}") for i, part in enumerate(report.artifacts)]
 
     async def attach(job_id: str, worker: str) -> None:
         await call.engine.artifacts.attach(call.who.tenant, Holder(job_id, report.fence, worker), things)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +15,7 @@ from interlock.api.native.shown import kept
 from interlock.api.routes import ABSENT, Call, Request
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Event, Level
+from interlock.errors import Invalid
 
 _EVENTS = uuid.UUID("5b1f5f0e-6f0c-4f5e-9a54-0d7c3c1b8a11")
 
@@ -57,6 +59,17 @@ class EventPart(Request, frozen=True, kw_only=True):
 
     def event(self, *, sanitized: bool) -> Event:
         return Event(_event_id(self.id), self.level, self.message, kept(self.payload), sanitized)
+
+
+def events_of(parts: Sequence[EventPart], *, sanitized: bool) -> tuple[Event, ...]:
+    """The events of a request; one that cannot be taken is named by its place."""
+    events = []
+    for i, part in enumerate(parts):
+        try:
+            events.append(part.event(sanitized=sanitized))
+        except Invalid as error:
+            raise error.within(f"/events/{i}") from None
+    return tuple(events)
 
 
 def _event_id(given: str | None) -> str:

@@ -9,7 +9,15 @@ from msgspec import Meta
 from interlock import wire
 from interlock.api import problems, shapes
 from interlock.api.native import shown
-from interlock.api.native.grants import BODY_WITH_CHECKPOINT, CheckpointPart, EventPart, Held, HeldItem, odd_items
+from interlock.api.native.grants import (
+    BODY_WITH_CHECKPOINT,
+    CheckpointPart,
+    EventPart,
+    Held,
+    HeldItem,
+    events_of,
+    odd_items,
+)
 from interlock.api.native.holding import as_holder, as_holders
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.job import Beat, Refused
@@ -86,5 +94,5 @@ def _beat(body: Heartbeat | HeartbeatItem, job_id: str, worker: str, sanitized: 
         worker,
         body.lease_seconds,
         None if part is None else part.of(job_id, body.fence, worker, sanitized=sanitized),
-        tuple(event.event(sanitized=sanitized) for event in body.events),
+        events_of(body.events, sanitized=sanitized),
     )

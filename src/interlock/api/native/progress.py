@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from interlock.api import auth, shapes, stream
 from interlock.api.native import shown
-from interlock.api.native.grants import BODY_WITH_CHECKPOINT, EventPart, Held, Seq
+from interlock.api.native.grants import BODY_WITH_CHECKPOINT, EventPart, Held, Seq, events_of
 from interlock.api.native.holding import as_holder
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
@@ -95,7 +95,7 @@ async def list_steps(call: Call[None, Page]) -> Answer:
 )  # fmt: skip
 async def add_events(call: Call[EventsRequest, Nothing]) -> Answer:
     """Tell of progress; an event whose id was told before keeps its number."""
-    events = tuple(part.event(sanitized=call.sanitized) for part in call.body.events)
+    events = events_of(call.body.events, sanitized=call.sanitized)
 
     async def act(job_id: str, worker: str) -> tuple[int, ...]:
         return await call.engine.progress.add_events(call.who.tenant, Report(job_id, call.body.fence, worker, events))
