@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -245,15 +246,37 @@ def json_object(text_: str, *, what: str) -> dict[str, Any]:
 def error_body(
     message: str, *, kind: str | None = None, details: object = None, limit: int = LIMITS.error
 ) -> tuple[str, bool]:
-    """What a worker says went wrong, as stored; odd text is mended and a message that is too long is cut."""
+    """What a worker says went wrong, as stored; odd text is mended, and a message is cut to the room that is left.
+
+    A message of up to an eighth of the limit is never cut: details that leave too little room for it are too large.
+    """
     plain, mended = text.mend_text(message)
-    body: dict[str, object] = {"message": plain[: limit // 8]}
+    room = limit - len(error_said("", kind=kind, details=details))
+    said = error_said(_cut(plain, max(room, limit // 8)), kind=kind, details=details)
+    stored, more = text.mend(said, what="error", limit=limit)
+    return stored, mended or more
+
+
+def error_said(message: str, *, kind: str | None = None, details: object = None) -> bytes:
+    """What went wrong as it was said, whatever its size."""
+    body: dict[str, object] = {"message": message}
     if kind is not None:
         body["kind"] = text.mend_text(kind)[0][:200]
     if details is not None:
         body["details"] = details
-    stored, more = text.mend(encode(body, what="error"), what="error", limit=limit)
-    return stored, mended or more
+    return encode(body, what="error")
+
+
+def _cut(message: str, room: int) -> str:
+    """As much of a text as so many bytes of JSON hold, with a mark where it ends early."""
+
+    def size(length: int) -> int:
+        return len(encode(message[:length], what="error")) - 2
+
+    message = message[: room + 1]
+    if size(len(message)) <= room:
+        return message
+    return message[: bisect_right(range(len(message)), room - len("…".encode()), key=size) - 1] + "…"
 
 
 def remark(value: str | None, field: str) -> str | None:

@@ -148,3 +148,30 @@ async def test_surrogates_that_a_worker_sends_as_bytes_are_replaced_too(api: Api
     seen = await api.job(job["id"])
     assert (seen["status"], seen["result"], seen["sanitized"]) == ("succeeded", {"log": "a\ufffdb"}, True)
     problem(await api.send("/v1/jobs", b'{"type":"a","payload":"\xed\xa0\x80"}'), 400, "malformed")
+
+
+async def test_an_error_of_16_kib_is_kept_whole_and_a_larger_one_refused(api: Api) -> None:
+    job = await api.running()
+    room = 16 * 1024 - len('{"message":"","kind":"k","details":1}')
+    for message in ("x" * room, "\n" * (room // 2)):
+        path, error = f"/v1/jobs/{job['id']}/fail", {"message": message, "kind": "k", "details": 1}
+        longer = error | {"message": message + "xx"}
+        problem(await api.post(path, {"fence": 1, "error": longer}), 413, "too_large")
+        assert (await api.job(job["id"]))["status"] == "running"
+        api.ok(await api.post(path, {"fence": 1, "error": error, "retryable": False}))
+        assert (await api.job(job["id"]))["error"] == error
+        job = await api.running()
+
+
+async def test_an_event_of_8_kib_is_kept_whole_and_a_larger_one_refused(api: Api) -> None:
+    job = await api.running()
+    path = f"/v1/jobs/{job['id']}"
+    for i, (message, payload) in enumerate([("ä" * 4096, None), ("x" * 4096, "x" * 4094)]):
+        event = {"message": message, "payload": payload} if payload else {"message": message}
+        told = [{"message": "fits"}, event | {"message": message + "x"}]
+        for verb in ("events", "heartbeat"):
+            refused = await api.post(f"{path}/{verb}", {"fence": 1, "events": told})
+            assert pointer(refused, 413, "too_large") == "/events/1"
+        assert (await api.post(f"{path}/events", {"fence": 1, "events": [event]})).status_code == 201
+        kept = api.ok(await api.get(f"{path}/events"))["items"]
+        assert [(one["message"], one["payload"]) for one in kept[i:]] == [(message, payload)]

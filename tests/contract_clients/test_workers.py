@@ -261,6 +261,14 @@ async def test_events_are_numbered_and_the_same_id_again_adds_nothing(desk: Desk
     ]  # fmt: skip
 
 
+async def test_a_message_that_is_too_long_is_cut_and_neither_lost_nor_refused(desk: Desk) -> None:
+    job = await desk.running()
+    assert await desk.client.add_events([Report(*holder(job), (event("é" * 5000),))]) == [(1,)]
+    (pulse,) = await desk.client.heartbeats([Beat(*holder(job), events=(event("x" * 8193, payload="[1]"),))])
+    assert given(pulse).id == job.id
+    assert [row.message for row in await desk.client.events(job.id)] == ["é" * 4094 + "…", "x" * 8186 + "…"]
+
+
 async def test_events_are_read_from_any_number_on(desk: Desk) -> None:
     job = await desk.running()
     for start in range(0, 450, 150):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -60,6 +61,18 @@ async def test_an_error_of_any_text_is_kept(interlock_engine: Engine, who: Princ
     assert job.sanitized
     assert job.error is not None
     assert job.error.startswith('{"message":"bad \ufffd text')
+
+
+@pytest.mark.parametrize("letter", ["x", "\n", "ä", "\x00"])
+def test_a_message_is_cut_to_the_room_that_an_error_has(letter: str) -> None:
+    limit = 16 * 1024
+    whole = "x" * (limit - len('{"message":"","kind":"Boom","details":7}'))
+    assert json.loads(error_body(whole, kind="Boom", details=7)[0])["message"] == whole
+    body, _ = error_body(letter * limit, kind="Boom", details=7)
+    assert limit - 8 <= len(body.encode()) <= limit
+    assert json.loads(body)["message"].rstrip("…") == letter * (len(json.loads(body)["message"]) - 1)
+    with pytest.raises(TooLarge):
+        error_body("x" * 2048, details="x" * (limit - 2048))
 
 
 async def test_a_result_that_is_not_json_or_too_large_is_refused_and_the_job_runs_on(

@@ -15,7 +15,7 @@ from interlock.domain.approval import OpenGate
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import Beat, Checkpoint, Filter
 from interlock.domain.policy import ANY, ClaimAsk, Names
-from interlock.domain.progress import Event, Step
+from interlock.domain.progress import Event, Step, fitted
 from interlock.errors import Invalid
 from interlock.wire import JobRequest
 
@@ -141,8 +141,9 @@ def step(step: Step, worker: str) -> bytes:
 
 
 def event(event: Event) -> bytes:
-    payload = raw(event.payload, "event")
-    return encoded({"id": event.id, "level": str(event.level), "message": event.message, "payload": payload})
+    """An event as the engine would keep it: over HTTP a message that is too long is refused."""
+    payload, message = raw(event.payload, "event"), fitted(event.message, event.payload, wire.LIMITS.event)
+    return encoded({"id": event.id, "level": str(event.level), "message": message, "payload": payload})
 
 
 def gate(gate: OpenGate, worker: str) -> bytes:

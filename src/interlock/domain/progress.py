@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
-from interlock.errors import Invalid
+from interlock.errors import Invalid, TooLarge
 
 SMALLEST_ID: Final = "00000000-0000-0000-0000-000000000000"  # sorts before every job
 LARGEST_NUMBER: Final = 2**63 - 1
@@ -21,6 +21,23 @@ class Level(StrEnum):
     INFO = "info"
     WARN = "warn"
     ERROR = "error"
+
+
+def fitted(message: str, payload: str | None, limit: int) -> str:
+    """The message of an event cut to the room that its payload leaves, so that none is lost.
+
+    A message of up to an eighth of the limit is never cut: a payload that leaves too little room for it is too large.
+    """
+    raw = message.encode(errors="surrogatepass")
+    room = limit if payload is None else limit - len(payload.encode())
+    if len(raw) <= room:
+        return message
+    if room < (least := min(len(raw), limit // 8)):
+        raise TooLarge("event", limit - room + least, limit)
+    return raw[: room - len(_CUT.encode())].decode(errors="ignore") + _CUT
+
+
+_CUT: Final = "…"
 
 
 class Step(NamedTuple):

@@ -43,6 +43,7 @@ class Engine:
         codeq_secret: str | None = None,
         retention_days: float | None = None,
     ) -> None:
+        self.limits = limits
         self.counts = Counts(store)
         self.store = store = counted(store, self.counts)
         self.objects = objects

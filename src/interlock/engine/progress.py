@@ -11,9 +11,20 @@ from uuid import UUID
 from interlock import wire
 from interlock.domain import text
 from interlock.domain.job import Refused
-from interlock.domain.progress import LARGEST_NUMBER, Event, EventRow, Fed, Level, Place, Report, Step, StepRow
+from interlock.domain.progress import (
+    LARGEST_NUMBER,
+    Event,
+    EventRow,
+    Fed,
+    Level,
+    Place,
+    Report,
+    Step,
+    StepRow,
+    fitted,
+)
 from interlock.engine.answers import answered, each
-from interlock.errors import Invalid, NotFound, TooLarge
+from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import Limits
 
@@ -167,31 +178,18 @@ def mended_events(events: Sequence[Event], limits: Limits) -> tuple[Event, ...]:
 
 
 def _mended_event(event: Event, pointer: str, limit: int) -> Event:
-    """The event with its text mended and its message cut to the room that the payload leaves, so that none is lost.
-
-    A message of up to an eighth of the limit is never cut: a payload that leaves too little room for it is too large.
-    """
+    """The event with its text mended, and its message cut where it is too long."""
     try:
         id, level = str(UUID(event.id)), Level(event.level)
     except (ValueError, TypeError, AttributeError):
         raise Invalid("an event needs a UUID as its id, and a level: info, warn or error", pointer=pointer) from None
     payload, mended = event.payload, event.sanitized
-    room = limit
     if payload is not None:
         payload, replaced = text.mend(payload, what="event", limit=limit)
         mended = mended or replaced
-        room -= len(payload.encode())
     message, replaced = text.mend_text(event.message)
     mended = mended or replaced or "\x00" in message
-    raw = message.replace("\x00", "\ufffd").encode()
-    if len(raw) > room:
-        if room < (least := min(len(raw), limit // 8)):
-            raise TooLarge("event", limit - room + least, limit)
-        raw = raw[: room - len(_CUT)] + _CUT
-    return Event(id, level, raw.decode(errors="ignore"), payload, mended)
-
-
-_CUT: Final = "…".encode()
+    return Event(id, level, fitted(message.replace("\x00", "\ufffd"), payload, limit), payload, mended)
 
 
 def _page_of(job_id: str, after: int, limit: int) -> str:

@@ -150,7 +150,7 @@ class Webhooks:
         return await self._outbox.deliveries(who.tenant, filter)
 
     async def redeliver(self, who: Principal, id: str, *, subscription_id: str | None = None) -> Delivery:
-        """Send a delivery again, whatever became of it, with the same id and body; if named, under whom it is listed."""
+        """Send a delivery again, whatever became of it, with the same id and body; one that a subscription lists."""
         who.need("operate")
         id = _id(id, what="delivery")
         if subscription_id is not None:

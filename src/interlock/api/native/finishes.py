@@ -211,15 +211,11 @@ def _order(body: Report, job_id: str, worker: str, sanitized: bool) -> Finish:
             result, usage = shown.kept(body.result), count(body.usage)
             return Complete(job_id, body.fence, worker, result, body.result_summary, usage, sanitized)
         case FailRequest() | FailItem():
-            error, mended = wire.error_body(
-                body.error.message,
-                kind=body.error.kind,
-                details=body.error.details if bytes(body.error.details) else None,
-            )
+            details = body.error.details if bytes(body.error.details) else None
+            error = wire.error_said(body.error.message, kind=body.error.kind, details=details).decode()
             return Fail(
-                job_id, body.fence, worker, error, body.retryable, body.retry_after_seconds,
-                sanitized=sanitized or mended,
-            )  # fmt: skip
+                job_id, body.fence, worker, error, body.retryable, body.retry_after_seconds, sanitized=sanitized
+            )
         case ReleaseRequest() | ReleaseItem():
             at = wire.instant(body.run_at, "run_at")
             return Release(

@@ -15,7 +15,7 @@ from interlock.api.native.shown import kept
 from interlock.api.routes import ABSENT, Call, Request
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Event, Level
-from interlock.errors import Invalid
+from interlock.errors import Invalid, TooLarge
 
 _EVENTS = uuid.UUID("5b1f5f0e-6f0c-4f5e-9a54-0d7c3c1b8a11")
 
@@ -57,18 +57,24 @@ class EventPart(Request, frozen=True, kw_only=True):
     payload: msgspec.Raw = ABSENT
     id: str | None = None
 
-    def event(self, *, sanitized: bool) -> Event:
-        return Event(_event_id(self.id), self.level, self.message, kept(self.payload), sanitized)
+    def event(self, *, sanitized: bool, limit: int) -> Event:
+        payload = kept(self.payload)
+        if (size := len(self.message.encode()) + len((payload or "").encode())) > limit:
+            raise TooLarge("event", size, limit)
+        return Event(_event_id(self.id), self.level, self.message, payload, sanitized)
 
 
-def events_of(parts: Sequence[EventPart], *, sanitized: bool) -> tuple[Event, ...]:
+def events_of(call: Call[Any, Any], parts: Sequence[EventPart], *, sanitized: bool) -> tuple[Event, ...]:
     """The events of a request; one that cannot be taken is named by its place."""
     events = []
     for i, part in enumerate(parts):
         try:
-            events.append(part.event(sanitized=sanitized))
+            events.append(part.event(sanitized=sanitized, limit=call.engine.limits.event))
         except Invalid as error:
             raise error.within(f"/events/{i}") from None
+        except TooLarge as error:
+            error.pointer = f"/events/{i}"
+            raise
     return tuple(events)
 
 

@@ -57,7 +57,9 @@ async def heartbeat(call: Call[Heartbeat, Nothing]) -> Answer:
     """Extend a lease, and save the events and the checkpoint that came along."""
 
     async def act(job_id: str, worker: str) -> Any:
-        return await call.engine.leases.heartbeat(call.who.tenant, _beat(call.body, job_id, worker, call.sanitized))
+        return await call.engine.leases.heartbeat(
+            call.who.tenant, _beat(call, call.body, job_id, worker, call.sanitized)
+        )
 
     return answer(shown.pulse(await as_holder(call, call.body, act)))
 
@@ -73,7 +75,7 @@ async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
     odd = odd_items(call)
 
     def order(i: int, worker: str) -> Beat:
-        return _beat(items[i], items[i].id, worker, bool(odd) and odd[i])
+        return _beat(call, items[i], items[i].id, worker, bool(odd) and odd[i])
 
     answers = await as_holders(call, items, order, call.engine.leases.heartbeats)
     return answer(
@@ -86,7 +88,7 @@ async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
     )
 
 
-def _beat(body: Heartbeat | HeartbeatItem, job_id: str, worker: str, sanitized: bool) -> Beat:
+def _beat(call: Call[Any, Nothing], body: Heartbeat | HeartbeatItem, job_id: str, worker: str, sanitized: bool) -> Beat:
     part = body.checkpoint
     return Beat(
         job_id,
@@ -94,5 +96,5 @@ def _beat(body: Heartbeat | HeartbeatItem, job_id: str, worker: str, sanitized: 
         worker,
         body.lease_seconds,
         None if part is None else part.of(job_id, body.fence, worker, sanitized=sanitized),
-        events_of(body.events, sanitized=sanitized),
+        events_of(call, body.events, sanitized=sanitized),
     )

@@ -95,7 +95,7 @@ async def list_steps(call: Call[None, Page]) -> Answer:
 )  # fmt: skip
 async def add_events(call: Call[EventsRequest, Nothing]) -> Answer:
     """Tell of progress; an event whose id was told before keeps its number."""
-    events = events_of(call.body.events, sanitized=call.sanitized)
+    events = events_of(call, call.body.events, sanitized=call.sanitized)
 
     async def act(job_id: str, worker: str) -> tuple[int, ...]:
         return await call.engine.progress.add_events(call.who.tenant, Report(job_id, call.body.fence, worker, events))
