@@ -155,6 +155,7 @@ async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Boar
     await page.goto(f"{board.url}/approvals/{stage.gate}")
     await page.get_by_label("Title").fill("Tides")
     await page.get_by_label("Comment").fill("shorter")
+    await page.get_by_label("audience").select_option("members")
     await page.get_by_label("readers").evaluate("field => { field.type = 'text'; field.value = 'many' }")
     await follow(page.get_by_role("button", name="Approve"))
     assert "readers must be a number" in await page.get_by_role("alert").inner_text()

@@ -1,18 +1,16 @@
-"""The parts under the pages: sessions, forms from schemas, values as trees, plots."""
+"""The parts under the pages: sessions, values as trees, plots."""
 
 from __future__ import annotations
 
 import json
-from urllib.parse import urlencode
 
 import pytest
 
-from interlock.dashboard import forms, plots, values
+from interlock.dashboard import plots, values
 from interlock.dashboard.guesses import MOST_ADDRESSES, MOST_GUESSES, WINDOW_SECONDS, Guesses
 from interlock.dashboard.pages.session import local_path
 from interlock.dashboard.render import inert, span
 from interlock.dashboard.sessions import IDLE_SECONDS, LONGEST_SECONDS, Session, Sessions
-from interlock.dashboard.web import Fields
 from interlock.domain.registry import QueueStats
 from interlock.errors import Invalid
 
@@ -113,56 +111,6 @@ def test_guesses_from_everywhere_do_not_fill_the_memory() -> None:
     for i in range(MOST_ADDRESSES + 100):
         guesses.note_wrong(str(i))
     assert len(guesses._counts) == MOST_ADDRESSES
-
-
-SCHEMA = json.dumps(
-    {
-        "properties": {
-            "name": {"type": "string"},
-            "n": {"type": "integer"},
-            "x": {"type": "number"},
-            "ok": {"type": "boolean"},
-            "size": {"enum": ["s", 2, None]},
-            "list": {"type": "array"},
-        },
-        "required": ["name"],
-    }
-)
-
-
-def test_a_filled_in_form_becomes_json_of_the_right_types() -> None:
-    filled = {"data.name": 'a "b"\r\nc', "data.n": "12345678901234567890", "data.x": "1.50", "data.ok": "true"}
-    text = forms.data(SCHEMA, Fields(urlencode(filled | {"data.size": "2", "data.list": "[1, 2]"})))
-    assert (
-        text == '{"name": "a \\"b\\"\\nc", "n": 12345678901234567890, "x": 1.50, "ok": true, "size": 2, "list": [1, 2]}'
-    )
-
-
-def test_an_empty_field_is_left_out_unless_it_must_be_there() -> None:
-    text = forms.data(SCHEMA, Fields("data.name=&data.n=&data.list="))
-    assert json.loads(text or "") == {"name": "", "ok": False}
-
-
-@pytest.mark.parametrize("sent", ["data.n=1%7D", "data.x=NaN", "data.size=%22other%22"])
-def test_a_field_cannot_smuggle_in_what_it_is_not(sent: str) -> None:
-    with pytest.raises(Invalid):
-        forms.data(SCHEMA, Fields(sent))
-
-
-def test_a_form_is_filled_with_what_was_proposed() -> None:
-    fields = forms.inputs(SCHEMA, json.dumps({"name": "tides", "size": "s", "list": [1]}))
-    assert [field.value for field in fields] == ["tides", "", "", "", '"s"', "[\n  1\n]"]
-
-
-def test_a_refused_form_comes_back_as_it_was_filled_in() -> None:
-    fields = forms.refilled(forms.inputs(SCHEMA, None), Fields("data.name=tides&data.n=many&data.ok=true"))
-    assert [field.value for field in fields] == ["tides", "many", "", "true", "", ""]
-
-
-def test_what_no_field_fits_is_asked_for_as_json() -> None:
-    assert [field.kind for field in forms.inputs('{"type": "array"}', None)] == ["json"]
-    assert forms.data('{"type": "array"}', Fields("data=%5B1%5D")) == "[1]"
-    assert forms.inputs(None, None) == []
 
 
 def test_a_tree_keeps_numbers_as_they_were_written_and_names_in_their_order() -> None:

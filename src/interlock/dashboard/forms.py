@@ -4,106 +4,260 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from interlock.dashboard.schema import Rule, plain, rule
 from interlock.dashboard.web import Fields
+from interlock.engine.schemas import fits
 from interlock.errors import Invalid
 
-PREFIX: Final = "data."
 WHOLE: Final = "data"
 MOST_INPUTS: Final = 40
+DEEPEST: Final = 4
+LONG: Final = 80
+ABSENT: Final = object()
+YES_OR_NO: Final = (("true", "yes"), ("false", "no"))
+TYPES: Final = {"email": "email", "uri": "url"}  # fields that a browser knows, by the format of a text
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_DAY: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
 
 
 class Input(NamedTuple):
-    """One field of a form; `kind` is text, long, number, integer, yes_no, choice or json."""
+    """One field of a form; `kind` is text, long, number, integer, yes_no, choice, several, lines, json or group."""
 
     name: str
     label: str
     kind: str
-    value: str
-    required: bool
-    hint: str
+    value: str = ""
+    required: bool = False
+    hint: str = ""
     choices: tuple[tuple[str, str], ...] = ()  # what is sent, and what is read
+    type: str = "text"
+    bounds: tuple[tuple[str, float], ...] = ()  # as attributes of the field
+    fields: tuple[Input, ...] = ()  # of a group
+    may_be_null: bool = False
+
+    @property
+    def needs_a_choice(self) -> bool:
+        """There is no choice yet, and none is made for anybody."""
+        return not self.may_be_left and len(self.choices) > 1 and self.value not in dict(self.choices)
+
+    @property
+    def may_be_left(self) -> bool:
+        return not self.required or self.may_be_null
+
+
+class _Exact(float):
+    """A number that is shown as it was written."""
+
+    text: str
+
+    def __new__(cls, text: str) -> _Exact:
+        self = super().__new__(cls, text)
+        self.text = text
+        return self
 
 
 def inputs(schema: str | None, proposed: str | None) -> list[Input]:
     """The fields for a schema, filled with what was proposed; what no simple field fits is asked for as JSON."""
     if schema is None:
         return []
-    shape, given = json.loads(schema), _object(proposed)
-    properties = shape.get("properties") if isinstance(shape, dict) else None
-    if not isinstance(properties, dict) or not properties or len(properties) > MOST_INPUTS:
-        default = shape.get("default") if isinstance(shape, dict) else None
-        return [Input(WHOLE, "Data (JSON)", "json", "" if default is None else json.dumps(default), True, "")]
-    required = shape.get("required", [])
+    root = json.loads(schema)
+    given = ABSENT if proposed is None else json.loads(proposed, parse_float=_Exact)
+    if not rule(root, root).properties and proposed is not None and not fits(schema, proposed):
+        given = ABSENT
+    whole = _Maker(root).field(WHOLE, "Data", root, given, required=True, depth=0)
+    if sum(1 for _ in _simple([whole])) > MOST_INPUTS:
+        whole = _as_json(whole, given)
+    return list(whole.fields) or [whole]
+
+
+def refilled(fields: Iterable[Input], form: Fields) -> list[Input]:
+    """The same fields as somebody has filled them in."""
     return [
-        _input(name, rule if isinstance(rule, dict) else {}, given, name in required)
-        for name, rule in properties.items()
+        field._replace(fields=tuple(refilled(field.fields, form)))
+        if field.kind == "group"
+        else field._replace(value=_sent(field, form) or "")
+        for field in fields
     ]
 
 
-def refilled(fields: Sequence[Input], form: Fields) -> list[Input]:
-    """The same fields as somebody has filled them in."""
-    return [field._replace(value=form.raw(field.name) or "") for field in fields]
-
-
-def data(schema: str | None, form: Fields) -> str | None:
+def data(schema: str | None, form: Fields, proposed: str | None = None) -> str | None:
     """The JSON text that a filled-in form means; None where there was nothing to fill in."""
-    fields = inputs(schema, None)
+    fields = inputs(schema, proposed)
     if not fields:
         return None
-    if fields[0].name == WHOLE:
-        return form.one(WHOLE)
-    parts = []
-    for field in fields:
-        text = _text(field, form.raw(field.name))
-        if text is not None:
-            parts.append(f"{json.dumps(field.name.removeprefix(PREFIX))}: {text}")
-    return "{" + ", ".join(parts) + "}"
+    return _text(fields[0], form) if fields[0].name == WHOLE else _object(fields, form)
 
 
-def _input(name: str, rule: Mapping[str, Any], given: Mapping[str, Any], required: bool) -> Input:
-    value = given.get(name, rule.get("default"))
-    label, hint = str(rule.get("title") or name), str(rule.get("description") or "")
-    options = rule.get("enum")
-    match rule.get("type"):
-        case _ if isinstance(options, list) and options:
-            choices = tuple((json.dumps(option), _plain(option)) for option in options)
-            return Input(PREFIX + name, label, "choice", json.dumps(value), required, hint, choices)
-        case "string":
-            text = value if isinstance(value, str) else ""
-            kind = "long" if len(text) > 80 or "\n" in text or rule.get("maxLength", 0) > 200 else "text"
-            return Input(PREFIX + name, label, kind, text, required, hint)
-        case "boolean":
-            return Input(PREFIX + name, label, "yes_no", "true" if value is True else "", required, hint)
-        case "integer" | "number" as kind:
-            return Input(PREFIX + name, label, kind, "" if value is None else json.dumps(value), required, hint)
-        case _:
-            text = "" if value is None else json.dumps(value, ensure_ascii=False, indent=2)
-            return Input(PREFIX + name, label, "json", text, required, hint)
+class _Maker:
+    """Makes fields from the parts of one schema."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+
+    def field(self, name: str, label: str, schema: Any, given: Any, *, required: bool, depth: int) -> Input:
+        wanted = rule(schema, self._root)
+        value = wanted.says.get("default", ABSENT) if given is ABSENT else given
+        label, hint = str(wanted.says.get("title") or label), str(wanted.says.get("description") or "")
+        base = Input(name, label, "json", "", required, hint, may_be_null=wanted.may_be_null)
+        if wanted.options:
+            choices = tuple((json.dumps(option), words) for option, words in wanted.options)
+            chosen = next((json.dumps(option) for option, _ in wanted.options if _equal(option, value)), "")
+            return base._replace(kind="choice", choices=choices, value=chosen)
+        match wanted.says.get("type"):
+            case "string":
+                return _texts(base, wanted, value)
+            case "boolean" if not wanted.may_be_null and (depth < 2 or required):
+                return base._replace(kind="yes_no", value="true" if value is True else "")
+            case "boolean":
+                chosen = json.dumps(value) if isinstance(value, bool) else ""
+                return base._replace(kind="choice", choices=YES_OR_NO, value=chosen)
+            case "integer" | "number" as kind:
+                bounds = _bounds(wanted, minimum="min", maximum="max")
+                hint = " ".join(part for part in (hint, _range(dict(bounds))) if part)
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                return base._replace(kind=kind, value=_number(value) if is_number else "", bounds=bounds, hint=hint)
+            case "array":
+                return self._array(base, wanted, value)
+        loses = depth and isinstance(value, dict) and not value.keys() <= wanted.properties.keys()
+        if wanted.properties and depth < DEEPEST and not loses:
+            return self._group(base, wanted, value, depth)
+        return _as_json(base, value)
+
+    def _group(self, base: Input, wanted: Rule, value: Any, depth: int) -> Input:
+        given = value if isinstance(value, dict) else {}
+        fields = tuple(
+            self.field(
+                f"{base.name}.{name.replace('~', '~0').replace('.', '~1')}",
+                name,
+                part,
+                given.get(name, ABSENT),
+                required=base.required and name in wanted.required,
+                depth=depth + 1,
+            )
+            for name, part in wanted.properties.items()
+        )
+        return base._replace(kind="group", fields=fields)
+
+    def _array(self, base: Input, wanted: Rule, value: Any) -> Input:
+        """Values to tick, or one in each line; whatever has more to it, or does not fit into lines, is JSON."""
+        items = rule(wanted.says.get("items"), self._root)
+        given = value if isinstance(value, list) else []
+        if items.options:
+            choices = tuple((json.dumps(option), words) for option, words in items.options)
+            ticked = [json.dumps(option) for option, _ in items.options if any(_equal(option, one) for one in given)]
+            return base._replace(kind="several", choices=choices, value="\n".join(ticked))
+        kind = items.says.get("type")
+        if kind == "string" and all(isinstance(one, str) and one.strip() == one != "" for one in given):
+            fits = not any(len(one.splitlines()) > 1 for one in given)
+        else:
+            fits = kind in ("integer", "number") and all(isinstance(one, int | float) for one in given)
+        if items.may_be_null or not fits or "prefixItems" in wanted.says:
+            return _as_json(base, value)
+        return base._replace(kind="lines", type=str(kind), value="\n".join(map(_number_or_text, given)))
 
 
-def _text(field: Input, sent: str | None) -> str | None:
-    """One value as JSON; an empty field that nobody has to fill in is left out."""
+def _texts(base: Input, wanted: Rule, value: Any) -> Input:
+    text, longest = value if isinstance(value, str) else "", wanted.number("maxLength") or 0
+    bounds = _bounds(wanted, minLength="minlength", maxLength="maxlength")
+    if len(text) > LONG or "\n" in text or longest > 200:
+        return base._replace(kind="long", value=text, bounds=bounds)
+    format = wanted.says.get("format")
+    if format == "date" and _DAY.fullmatch(text):
+        return base._replace(kind="text", value=text, type="date")
+    return base._replace(kind="text", value=text, type=TYPES.get(str(format), "text"), bounds=bounds)
+
+
+def _as_json(base: Input, value: Any) -> Input:
+    text = "" if value is ABSENT else json.dumps(value, ensure_ascii=False, indent=2)
+    return base._replace(kind="json", label=f"{base.label} as JSON", value=text, fields=())
+
+
+def _object(fields: Sequence[Input], form: Fields) -> str:
+    parts = ((field.name.rpartition(".")[2], _text(field, form)) for field in fields)
+    named = ((name.replace("~1", ".").replace("~0", "~"), text) for name, text in parts if text is not None)
+    return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in named) + "}"
+
+
+def _text(field: Input, form: Fields) -> str | None:
+    """One value as JSON; what is empty and need not be there is left out."""
+    if field.kind == "group":
+        says_nothing = not any(_text(one, form) for one in field.fields)
+        return None if says_nothing and not field.required else _object(field.fields, form)
+    sent = _sent(field, form)
     if field.kind == "yes_no":
         return "true" if sent else "false"
-    if sent is None or (not sent.strip() and not (field.kind in ("text", "long") and field.required)):
-        return None
+    if sent is None or not sent.strip():
+        return _empty(field) if field.required and (sent is not None or field.kind == "several") else None
+    return _said(field, sent)
+
+
+def _empty(field: Input) -> str | None:
+    """What it means that nothing is in a field that must be there."""
+    if field.may_be_null:
+        return "null"
+    return {"text": '""', "long": '""', "lines": "[]", "several": "[]"}.get(field.kind)
+
+
+def _said(field: Input, sent: str) -> str:
+    pointer = f"/data/{field.label}"
     if field.kind in ("text", "long"):
         return json.dumps(sent.replace("\r\n", "\n"))
-    if field.kind == "choice" and sent not in {value for value, _ in field.choices}:
-        raise Invalid(f"{field.label}: choose one of the given", pointer=f"/data/{field.label}")
-    if field.kind in ("integer", "number") and not _NUMBER.fullmatch(sent.strip()):
-        raise Invalid(f"{field.label} must be a number", pointer=f"/data/{field.label}")
+    if field.kind in ("choice", "several"):
+        chosen = sent.split("\n") if field.kind == "several" else [sent]
+        if not set(chosen) <= set(dict(field.choices)):
+            raise Invalid(f"{field.label}: choose one of the given", pointer=pointer)
+        return sent if field.kind == "choice" else f"[{', '.join(chosen)}]"
+    if field.kind == "json":
+        return _checked(field, sent)
+    lines = [line.strip() for line in sent.splitlines() if line.strip()] if field.kind == "lines" else [sent.strip()]
+    if field.kind == "lines" and field.type == "string":
+        return json.dumps(lines)
+    if not all(map(_NUMBER.fullmatch, lines)):
+        raise Invalid(f"{field.label} must be a number", pointer=pointer)
+    return f"[{', '.join(lines)}]" if field.kind == "lines" else lines[0]
+
+
+def _checked(field: Input, sent: str) -> str:
+    try:
+        json.loads(sent)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"{field.label}: this is not JSON ({error})", pointer=f"/data/{field.label}") from None
     return sent.strip()
 
 
-def _object(text: str | None) -> Mapping[str, Any]:
-    value = json.loads(text) if text is not None else None
-    return value if isinstance(value, dict) else {}
+def _sent(field: Input, form: Fields) -> str | None:
+    """What a form says for a field; what was ticked is one line each."""
+    return "\n".join(form.all(field.name)) if field.kind == "several" else form.raw(field.name)
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _simple(fields: Iterable[Input]) -> Iterable[Input]:
+    for field in fields:
+        yield from _simple(field.fields) if field.kind == "group" else [field]
+
+
+def _bounds(wanted: Rule, **attributes: str) -> tuple[tuple[str, float], ...]:
+    found = ((attribute, wanted.number(name)) for name, attribute in attributes.items())
+    return tuple((attribute, bound) for attribute, bound in found if bound is not None)
+
+
+def _range(bounds: Mapping[str, float]) -> str:
+    least, most = bounds.get("min"), bounds.get("max")
+    if least is not None and most is not None:
+        return f"From {plain(least)} to {plain(most)}."
+    return f"At least {plain(least)}." if least is not None else f"At most {plain(most)}." if most is not None else ""
+
+
+def _equal(option: Any, value: Any) -> bool:
+    """Equal as JSON is, where true is not 1."""
+    return isinstance(option, bool) == isinstance(value, bool) and bool(option == value)
+
+
+def _number(value: Any) -> str:
+    return value.text if isinstance(value, _Exact) else json.dumps(value)
+
+
+def _number_or_text(value: Any) -> str:
+    return value if isinstance(value, str) else _number(value)

@@ -40,3 +40,8 @@ def check(schema: str, text: str, *, what: str) -> None:
             break
     if faults:
         raise Invalid(f"{what} does not fit its schema: {faults[0].message}", pointer=faults[0].pointer, faults=faults)
+
+
+def fits(schema: str, text: str) -> bool:
+    """Whether the schema allows a JSON text."""
+    return compiled(schema).is_valid(json.loads(text))

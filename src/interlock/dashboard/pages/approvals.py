@@ -54,7 +54,7 @@ async def decide(ask: Ask) -> View | Reply:
     gate = await ask.engine.gates.get(ask.tenant, ask.path["gate_id"])
     decision = decision_of(ask)
     try:
-        data = forms.data(gate.schema, ask.form) if decision is Decision.APPROVE else None
+        data = forms.data(gate.schema, ask.form, gate.details) if decision is Decision.APPROVE else None
         after = await ask.engine.gates.decide(
             ask.who, gate.id, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest")
         )

@@ -31,7 +31,7 @@ async def decide(ask: Ask) -> View | Reply:
     gate = await ask.engine.gates.of_token(token)
     who = ask.who if ask.who.actor else None
     try:
-        data = forms.data(gate.schema, ask.form) if decision is Decision.APPROVE else None
+        data = forms.data(gate.schema, ask.form, gate.details) if decision is Decision.APPROVE else None
         after = await ask.engine.gates.decide_by_token(
             token, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest"), who=who
         )

@@ -1,0 +1,267 @@
+"""Forms made from schemas: every kind of value has its field, and comes back as the JSON that it means."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.async_api import Browser
+
+from interlock.dashboard import forms
+from interlock.dashboard.web import Fields
+from interlock.domain.approval import GateStatus, OpenGate
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.errors import Invalid
+from interlock.wire import JobRequest
+from tests.dashboard.conftest import Board, follow, patient
+from tests.dashboard.scene import Scene
+
+SCHEMA = json.dumps(
+    {
+        "properties": {
+            "name": {"type": "string"},
+            "n": {"type": "integer"},
+            "x": {"type": "number"},
+            "ok": {"type": "boolean"},
+            "size": {"enum": ["s", 2, None]},
+            "list": {"type": "array"},
+        },
+        "required": ["name"],
+    }
+)
+
+
+def test_a_filled_in_form_becomes_json_of_the_right_types() -> None:
+    filled = {"data.name": 'a "b"\r\nc', "data.n": "12345678901234567890", "data.x": "1.50", "data.ok": "true"}
+    text = forms.data(SCHEMA, Fields(urlencode(filled | {"data.size": "2", "data.list": "[1, 2]"})))
+    assert (
+        text == '{"name": "a \\"b\\"\\nc", "n": 12345678901234567890, "x": 1.50, "ok": true, "size": 2, "list": [1, 2]}'
+    )
+
+
+def test_an_empty_field_is_left_out_unless_it_must_be_there() -> None:
+    text = forms.data(SCHEMA, Fields("data.name=&data.n=&data.list="))
+    assert json.loads(text or "") == {"name": "", "ok": False}
+
+
+@pytest.mark.parametrize("sent", ["data.n=1%7D", "data.x=NaN", "data.size=%22other%22"])
+def test_a_field_cannot_smuggle_in_what_it_is_not(sent: str) -> None:
+    with pytest.raises(Invalid):
+        forms.data(SCHEMA, Fields(sent))
+
+
+def test_a_form_is_filled_with_what_was_proposed() -> None:
+    fields = forms.inputs(SCHEMA, json.dumps({"name": "tides", "size": "s", "list": [1]}))
+    assert [field.value for field in fields] == ["tides", "", "", "", '"s"', "[\n  1\n]"]
+
+
+def test_a_refused_form_comes_back_as_it_was_filled_in() -> None:
+    fields = forms.refilled(forms.inputs(SCHEMA, None), Fields("data.name=tides&data.n=many&data.ok=true"))
+    assert [field.value for field in fields] == ["tides", "many", "", "true", "", ""]
+
+
+def test_what_no_field_fits_is_asked_for_as_json() -> None:
+    assert [field.kind for field in forms.inputs('{"type": "array"}', None)] == ["json"]
+    assert forms.data('{"type": "array"}', Fields("data=%5B1%5D")) == "[1]"
+    assert forms.inputs(None, None) == []
+
+
+def field_of(rule: dict[str, Any], proposed: object = None, *, required: bool = True) -> forms.Input:
+    """The field of a value that is called `it`."""
+    schema = {"properties": {"it": rule}, "required": ["it"] if required else []}
+    (field,) = forms.inputs(json.dumps(schema), None if proposed is None else json.dumps({"it": proposed}))
+    return field
+
+
+def sent_for(rule: dict[str, Any], *sent: str, required: bool = True) -> object:
+    """What a value that is called `it` becomes; ... if it is left out."""
+    schema = json.dumps({"properties": {"it": rule}, "required": ["it"] if required else []})
+    text = forms.data(schema, Fields(urlencode([("data.it", one) for one in sent])))
+    return json.loads(text or "").get("it", ...)
+
+
+OPTIONAL_TEXT = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+LEVELS = {"oneOf": [{"const": 1, "title": "low"}, {"const": 2, "title": "high"}]}
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [
+        ({"type": "string"}, "text"),
+        ({"type": ["string", "null"]}, "text"),
+        (OPTIONAL_TEXT, "text"),
+        ({"allOf": [{"type": "integer"}], "description": "how many"}, "integer"),
+        ({"const": "article"}, "choice"),
+        (LEVELS, "choice"),
+        ({"type": ["boolean", "null"]}, "choice"),
+        ({"type": "array", "items": {"type": "string"}}, "lines"),
+        ({"type": "array", "items": {"type": "number"}}, "lines"),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, "several"),
+        ({"type": "array", "items": {"type": "object"}}, "json"),
+        ({"type": "object"}, "json"),
+        ({"type": ["string", "integer"]}, "json"),
+        ({"type": "object", "properties": {"name": {"type": "string"}}}, "group"),
+        ({"$ref": "#/nowhere"}, "json"),
+        ({"$ref": "https://elsewhere.example/schema"}, "json"),
+    ],
+)
+def test_every_kind_of_value_has_its_field(rule: dict[str, Any], kind: str) -> None:
+    assert field_of(rule).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("rule", "sent", "value"),
+    [
+        ({"type": ["integer", "null"]}, "", None),
+        (OPTIONAL_TEXT, "", None),
+        (OPTIONAL_TEXT, "x", "x"),
+        (LEVELS, "2", 2),
+        ({"type": "array", "items": {"type": "string"}}, " a \r\n\r\nb c", ["a", "b c"]),
+        ({"type": "array", "items": {"type": "string"}}, "", []),
+        ({"type": "array", "items": {"type": "integer"}}, "1\n20", [1, 20]),
+        ({"type": ["boolean", "null"]}, "false", False),
+        ({"type": "object"}, ' {"a": [1.50]}', {"a": [1.5]}),
+    ],
+)
+def test_what_is_filled_in_becomes_the_value_that_it_means(rule: dict[str, Any], sent: str, value: object) -> None:
+    assert sent_for(rule, sent) == value
+
+
+def test_several_ticks_are_a_list_and_none_is_an_empty_one() -> None:
+    rule = {"type": "array", "items": {"enum": ["a", "b", 3]}}
+    assert sent_for(rule, '"a"', "3") == ["a", 3]
+    assert sent_for(rule) == []
+    assert sent_for(rule, required=False) is ...
+    assert field_of(rule, ["b", 3]).value == '"b"\n3'
+
+
+@pytest.mark.parametrize("sent", ["1, 2", "{", '{"a": 1}}'])
+def test_what_is_not_json_is_refused_by_the_name_of_its_field(sent: str) -> None:
+    with pytest.raises(Invalid, match="it as JSON"):
+        sent_for({"type": "object"}, sent)
+
+
+def test_no_choice_is_made_for_anybody() -> None:
+    rule = {"enum": ["staging", "production"]}
+    assert field_of(rule).needs_a_choice
+    assert not field_of(rule, "production").needs_a_choice
+    assert not field_of({"const": "article"}).needs_a_choice
+
+
+def test_bounds_are_told_and_kept_by_the_browser_too() -> None:
+    field = field_of({"type": "integer", "minimum": 1, "maximum": 9, "description": "How many."})
+    assert (dict(field.bounds), field.hint) == ({"min": 1, "max": 9}, "How many. From 1 to 9.")
+    assert dict(field_of({"type": "string", "minLength": 3, "maxLength": 8}).bounds) == {"minlength": 3, "maxlength": 8}
+
+
+def test_a_proposed_number_is_shown_as_it_was_written() -> None:
+    schema = json.dumps({"properties": {"amount": {"type": "number"}}})
+    (field,) = forms.inputs(schema, '{"amount": 12345678901234567.80}')
+    assert field.value == "12345678901234567.80"
+
+
+def test_a_proposal_that_lines_cannot_hold_is_json() -> None:
+    rule = {"type": "array", "items": {"type": "string"}}
+    assert field_of(rule, ["a", "b"]).value == "a\nb"
+    assert field_of(rule, ["a\nb"]).kind == "json"
+    part = {"type": "object", "properties": {"a": {"type": "string"}}}
+    assert field_of(part, {"a": "x", "more": 1}).kind == "json"
+
+
+NESTED = json.dumps(
+    {
+        "$ref": "#/$defs/Letter",
+        "$defs": {
+            "Letter": {
+                "type": "object",
+                "required": ["to"],
+                "properties": {"to": {"$ref": "#/$defs/Person"}, "copy": {"$ref": "#/$defs/Person"}, "a.b": {"type": "string"}},
+            },
+            "Person": {
+                "type": "object",
+                "title": "Person",
+                "required": ["name"],
+                "properties": {"name": {"type": "string"}, "mail": {"type": "boolean"}, "knows": {"$ref": "#/$defs/Person"}},
+            },
+        },
+    }
+)  # fmt: skip
+
+
+def test_an_object_inside_is_a_part_of_the_form_and_left_out_if_nothing_is_in_it() -> None:
+    filled = {
+        "data.to.name": "Ada",
+        "data.to.mail": "true",
+        "data.copy.name": "",
+        "data.copy.mail": "",
+        "data.a~1b": "x",
+    }
+    text = forms.data(NESTED, Fields(urlencode(filled)))
+    assert json.loads(text or "") == {"to": {"name": "Ada", "mail": True}, "a.b": "x"}
+
+    to, *_ = forms.refilled(forms.inputs(NESTED, None), Fields(urlencode(filled)))
+    assert [field.value for field in to.fields][:2] == ["Ada", "true"]
+
+
+def test_a_schema_that_refers_to_itself_ends() -> None:
+    circle = {
+        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+        "properties": {"x": {"$ref": "#/$defs/a"}},
+    }
+    assert [field.kind for field in forms.inputs(json.dumps(circle), None)] == ["json"]
+    assert forms.inputs(NESTED, json.dumps({"to": {"name": "Ada"}}))[0].fields[0].value == "Ada"
+
+
+@pytest.mark.parametrize(
+    ("schema", "proposed", "value"),
+    [
+        ({"type": "integer"}, 3, "3"),
+        ({"type": "integer", "default": 7}, {"not": "a number"}, "7"),
+        ({"type": "array", "items": {"type": "object"}}, [{"a": 1}], '[\n  {\n    "a": 1\n  }\n]'),
+        ({"type": "array", "items": {"type": "object"}}, {"why": "it is done"}, ""),
+    ],
+)
+def test_a_schema_of_one_value_is_filled_with_a_proposal_that_fits(
+    schema: dict[str, Any], proposed: object, value: str
+) -> None:
+    (field,) = forms.inputs(json.dumps(schema), json.dumps(proposed))
+    assert (field.name, field.value) == ("data", value)
+
+
+async def a_gate(board: Board, tenant: str, schema: object, details: object) -> str:
+    """A job that asks for data of this shape."""
+    await board.engine.jobs.enqueue(local(tenant), JobRequest(type="write"))
+    (job,) = await board.engine.leases.claim(tenant, ClaimAsk("gpu", frozenset({"write"})))
+    texts = {"details": json.dumps(details), "schema": json.dumps(schema)}
+    opened = await board.engine.gates.open(local(tenant), OpenGate(job.id, job.fence, "gpu", "", "Send it?", **texts))
+    assert opened.approval is not None
+    return opened.approval.id
+
+
+async def test_a_nested_form_is_filled_in_and_approved(board: Board, stage: Scene, chromium: Browser) -> None:
+    schema = {
+        "type": "object",
+        "required": ["to", "level", "tags"],
+        "properties": {
+            "to": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "minLength": 1}}},
+            "level": LEVELS,
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "days": {"type": "array", "items": {"enum": ["mon", "tue"]}},
+            "copies": {"type": "integer", "maximum": 3},
+        },
+    }
+    gate = await a_gate(board, stage.tenant, schema, {"to": {"name": "Ada"}, "tags": ["tides"], "copies": 2})
+    page = await (await patient(chromium, java_script_enabled=False)).new_page()
+    await page.goto(f"{board.url}/approvals/{gate}")
+    assert await page.get_by_role("group", name="to").get_by_label("name").input_value() == "Ada"
+    await page.get_by_label("tags").fill("tides\nmoon")
+    await page.get_by_label("tue").check(force=True)
+    await page.get_by_label("level").select_option("high")
+    await follow(page.get_by_role("button", name="Approve"))
+
+    after = await board.engine.gates.get(stage.tenant, gate)
+    wanted = {"to": {"name": "Ada"}, "level": 2, "tags": ["tides", "moon"], "days": ["tue"], "copies": 2}
+    assert (after.status, json.loads(after.data or "")) == (GateStatus.APPROVED, wanted)
