@@ -265,3 +265,13 @@ async def test_a_nested_form_is_filled_in_and_approved(board: Board, stage: Scen
     after = await board.engine.gates.get(stage.tenant, gate)
     wanted = {"to": {"name": "Ada"}, "level": 2, "tags": ["tides", "moon"], "days": ["tue"], "copies": 2}
     assert (after.status, json.loads(after.data or "")) == (GateStatus.APPROVED, wanted)
+
+
+async def test_enter_in_a_field_decides_nothing(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await (await patient(chromium)).new_page()
+    await page.goto(f"{board.url}/approvals/{stage.gate}")
+    await page.get_by_label("audience").select_option("members")
+    for field in ("Comment", "Title", "readers"):
+        await page.get_by_label(field).press("Enter")
+    await page.get_by_label("Comment").fill("still here")
+    assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
