@@ -70,8 +70,7 @@ class PostgresStore(
         store = cls(dsn, link, clock)
         try:
             await link.run(ladder.check)
-            async with link.pool.acquire() as connection:
-                number = int(await connection.fetchval("show server_version_num"))
+            number = int(await link.run(lambda connection: connection.fetchval("show server_version_num")))
             if number < OLDEST_SERVER:
                 raise SchemaMismatch(f"PostgreSQL 15 or newer is needed, this one is {number // 10_000}")
         except BaseException:
