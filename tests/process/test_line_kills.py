@@ -62,7 +62,9 @@ async def work(store: Store, name: str, tell: Callable[[Any], None]) -> None:
 
 def work_in_a_process(pipe: Connection, place: Place, name: str) -> None:
     async def start() -> None:
-        await work(await place.open(size=1), name, pipe.send)
+        while True:
+            with suppress(Unavailable):  # it may be down before this one is up
+                await work(await place.open(size=1), name, pipe.send)
 
     asyncio.run(start())
 
