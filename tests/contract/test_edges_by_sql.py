@@ -108,6 +108,14 @@ async def test_a_parent_ended_by_hand_waits_for_nobody(desk: Desk, door: Door) -
     await desk.verify()
 
 
+async def test_a_job_ended_by_hand_is_blocked_by_nobody(desk: Desk, door: Door) -> None:
+    await desk.store.set_agent(desk.tenant, Agent("bot", "1", 1))
+    first, second = [await desk.add(agent_kind="bot", agent_id="1") for _ in range(2)]
+    await move(door, await desk.job(second), Status.CANCELLED, desk.clock.now)
+    assert not (await desk.job(second)).blocked
+    assert await desk.claimed(limit=10) == [first]
+
+
 async def test_a_job_is_born_queued_and_nothing_else(desk: Desk, door: Door) -> None:
     like = await desk.job(await desk.add())
     for status in Status:

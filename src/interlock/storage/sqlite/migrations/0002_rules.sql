@@ -108,7 +108,7 @@ END;
 CREATE VIEW ended_to_tell AS SELECT tenant, seq, id FROM job WHERE 0;
 CREATE TRIGGER tell_ended INSTEAD OF INSERT ON ended_to_tell
 BEGIN
-  UPDATE job SET awaiting = 0 WHERE tenant = NEW.tenant AND seq = NEW.seq;
+  UPDATE job SET awaiting = 0, blocked = 0 WHERE tenant = NEW.tenant AND seq = NEW.seq;
   DELETE FROM job_await WHERE tenant = NEW.tenant AND job_id = NEW.id;
   UPDATE job SET awaiting = awaiting - 1
   WHERE tenant = NEW.tenant AND id IN (SELECT job_id FROM job_await WHERE tenant = NEW.tenant AND child_id = NEW.id);
