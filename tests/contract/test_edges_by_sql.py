@@ -8,7 +8,7 @@ import pytest
 
 from interlock.domain.lifecycle import TERMINAL, Status, is_legal
 from interlock.domain.registry import Agent
-from tests.contract.builders import Desk, complete, new_id, release
+from tests.contract.builders import Desk, beat, complete, new_id, release
 from tests.contract.doors import DOORS, DatabaseError, Door, job_in, move, moved, refusal, update
 
 
@@ -73,6 +73,15 @@ async def test_a_job_granted_by_hand_has_a_lease_that_ends(desk: Desk, door: Doo
     desk.clock.advance(60)
     await desk.sweep()
     assert (await desk.job(job.id)).status is Status.RETRY
+
+
+async def test_a_job_granted_by_hand_can_be_kept_alive_beside_others(desk: Desk, door: Door, master: Door) -> None:
+    other = await desk.running(type="other")
+    job = await job_in(desk, master, Status.QUEUED)
+    await move(door, job, Status.RUNNING, desk.clock.now)
+    desk.clock.advance(30)
+    pulses = await desk.heartbeat(beat(other), beat(await desk.job(job.id)))
+    assert [pulse.lease_expires_at for pulse in pulses] == [desk.after(60), desk.after(60)]
 
 
 @pytest.mark.parametrize("target", sorted(TERMINAL))

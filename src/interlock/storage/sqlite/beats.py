@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from interlock.domain.decide import answer_repeat
 from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Pulse, Refused
 from interlock.domain.lifecycle import Status
+from interlock.domain.policy import DEFAULT_LEASE_SECONDS
 from interlock.domain.retry import SECOND
 from interlock.errors import CheckpointConflict, Error, NotFound
 from interlock.storage.sqlite import events, history
@@ -32,7 +33,7 @@ def heartbeat(connection: Connection, tenant: str, beats: Sequence[Beat]) -> lis
         if error is not None or job is None:
             answers.append(Refused(error or NotFound(beat.id)))
             continue
-        expires = now + round((beat.lease_seconds or job.lease_seconds) * SECOND)
+        expires = now + round((beat.lease_seconds or job.lease_seconds or DEFAULT_LEASE_SECONDS) * SECOND)
         if job.timeout_seconds is not None:
             expires = min(expires, job.run_started_at + round(job.timeout_seconds * SECOND))
         moves.append((expires, now, now, tenant, job.seq))
@@ -76,7 +77,7 @@ class _Held(NamedTuple):
     status: str
     fence: int
     worker: str | None
-    lease_seconds: float
+    lease_seconds: float | None  # none where a job was granted by direct SQL that did not say
     run_started_at: int
     timeout_seconds: float | None
     cancel_requested_at: int | None
