@@ -164,6 +164,28 @@ async def test_a_worker_waits_for_a_database_that_comes_later_unless_it_is_to_en
         await asyncio.wait([working])
 
 
+@pytest.mark.parametrize("how", [{"drain": True}, {"once": True}])
+async def test_a_worker_that_is_to_end_by_itself_does_not_wait_for_a_server_that_was_never_there(
+    app: StoreApp, monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
+) -> None:
+    @app.task
+    async def quick() -> None: ...
+
+    client: Any = await app.client()
+    claim, lost = client.claim, [refused()]
+
+    async def claim_unless_lost(*args: Any, **options: Any) -> Any:
+        if lost:
+            raise lost.pop()
+        return await claim(*args, **options)
+
+    monkeypatch.setattr(client, "claim", claim_unless_lost)
+    await quick.enqueue()
+    with pytest.raises(Unavailable):
+        await app.worker().run(**how)
+    assert await app.worker().run(**how) == 1
+
+
 async def test_a_worker_does_not_wait_for_what_will_not_come_by_itself(app: StoreApp) -> None:
     @app.task
     async def quick() -> None: ...

@@ -161,6 +161,7 @@ class Worker:
 
     async def _work(self, *, drain: bool, once: bool) -> None:
         patience = Patience(self._log, "claiming")
+        was_reached = not (drain or once)  # one that ends by itself waits for no server that was never there
         while not self._stopping:
             room = self._concurrency + self._prefetch - self._running - len(self._waiting)
             if (
@@ -176,6 +177,7 @@ class Worker:
             try:
                 claimed = await self._claim(limit, 0.0 if drain else POLL_SECONDS)
                 patience.rest()
+                was_reached = True
             except asyncio.CancelledError:
                 if self._stopping:
                     break
@@ -183,6 +185,8 @@ class Worker:
             except (Fatal, Invalid, Unauthenticated, Forbidden):
                 raise  # asking again would not make it any better
             except Unavailable as error:
+                if not was_reached and type(error) is Unavailable:
+                    raise
                 await patience.wait(error)
                 continue
             except Exception as error:
