@@ -173,6 +173,8 @@ def check_place(url: str, *, tenant: str, token: str | None) -> None:
         raise Invalid("a token goes with the URL of a server, not with a database", pointer="/token")
     if url.startswith(SERVERS):
         check_server(url, token=token)
+    elif not url.startswith((SQLITE, *POSTGRES)):
+        raise _no_database(url)
     config.tenant_name(tenant)
     if tenant != DEFAULT_TENANT and url.startswith(SERVERS):
         raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")

@@ -219,6 +219,13 @@ def test_what_does_not_go_together_is_refused_at_once(said: dict[str, Any], why:
         interlock.App(**said)
 
 
+@pytest.mark.parametrize("url", ["jobs.db", "", "sqlite://jobs.db", "mysql://somebody:secret@nowhere/jobs"])
+def test_a_url_of_nothing_we_know_is_refused_at_once_without_its_password(url: str) -> None:
+    with pytest.raises(Invalid, match="is not a database; use sqlite:///PATH") as refused:
+        interlock.App(url)
+    assert "secret" not in str(refused.value)
+
+
 PACKAGE = """
 class ByName:
     def __init__(self, shards):
