@@ -253,11 +253,11 @@ async def test_a_call_in_place_of_a_step_and_a_name_of_ours_are_refused_in_words
 
     @app.task(max_attempts=1)
     async def called(ctx: interlock.Context) -> None:
-        await ctx.step("search", search("tides"))  # type: ignore[arg-type, func-returns-value]
+        await ctx.step("search", search("tides"))  # type: ignore[call-overload]
 
     @app.task(max_attempts=1)
     async def nameless(ctx: interlock.Context) -> None:
-        await ctx.step(search, "tides")  # type: ignore[arg-type, func-returns-value]
+        await ctx.step(search, "tides")  # type: ignore[call-overload]
 
     @app.task(max_attempts=1)
     async def ours(ctx: interlock.Context) -> None:

@@ -74,7 +74,7 @@ def _parts(info: object) -> Iterator[msgspec.inspect.Type]:
 def _can_be_read(part: msgspec.inspect.Type) -> bool:
     if not isinstance(part, msgspec.inspect.CustomType):
         return True
-    wanted = part.cls
+    wanted: Any = part.cls
     is_path = isinstance(wanted, type) and issubclass(wanted, PurePath)
     return wanted is object or is_path or hasattr(wanted, "model_validate")
 
