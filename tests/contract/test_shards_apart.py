@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from interlock.domain.job import Enqueued, Job
-from interlock.domain.operations import PruneOrder
+from interlock.domain.operations import PrunedStep, PruneOrder
 from interlock.domain.registry import JobType
 from interlock.domain.retry import SECOND
 from interlock.domain.shards import birth_shard
@@ -167,17 +167,35 @@ async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_ar
         assert await store.outbox.renew(tenant, id, 60.0) is not None
 
 
-async def test_no_more_is_deleted_than_was_asked_for_however_many_shards_have_some(desk: Desk, map: Map) -> None:
+async def ended_on_each(desk: Desk, map: Map) -> int:
+    """Two jobs on either shard that have ended; the time when they had."""
     for _ in range(2):
         await on_each(desk, map)
     for job in await desk.claim(limit=4):
         await desk.do(complete(job))
     desk.clock.advance(10)
-    three = PruneOrder(new_id(), OPERATOR, desk.clock.now - SECOND, 0, 100, False, 3)
+    return desk.clock.now - SECOND
+
+
+async def test_no_more_is_deleted_than_was_asked_for_however_many_shards_have_some(desk: Desk, map: Map) -> None:
+    three = PruneOrder(new_id(), OPERATOR, await ended_on_each(desk, map), 0, 100, False, 3)
     step = await desk.store.prune(desk.tenant, three)
     assert (step.deleted, step.at_end) == (3, False)
     step = await desk.store.prune(desk.tenant, three._replace(id=new_id(), after_seq=step.last_seq))
     assert (step.deleted, step.at_end) == (1, True)
+
+
+async def test_what_a_prune_would_delete_is_counted_once_however_far_each_shard_is(desk: Desk, map: Map) -> None:
+    cutoff = await ended_on_each(desk, map)
+    for most, expected in ((None, 4), (3, 3)):
+        counted, step = 0, PrunedStep(0, 0, False)
+        while not step.at_end and (most is None or counted < most):
+            left = None if most is None else most - counted
+            step = await desk.store.prune(
+                desk.tenant, PruneOrder(new_id(), OPERATOR, cutoff, step.last_seq, 1, True, left)
+            )
+            counted += step.deleted
+        assert counted == expected
 
 
 async def test_a_map_that_leads_nowhere_with_the_tenants_of_now_is_refused_at_the_start(

@@ -46,13 +46,23 @@ class OperationRoutes(Routing):
             steps: list[PrunedStep] = []
             for shard in shards:
                 left = order.most if order.most is None else order.most - sum(step.deleted for step in steps)
-                prune = partial(PostgresStore.prune, tenant=tenant, order=order._replace(most=left))
-                steps.append(await shard.run(prune))
+                steps.append(await self._prune_on(shard, tenant, order._replace(most=left), to_the_end=len(shards) > 1))
             ahead = [step.last_seq for step in steps if not step.at_end]
             last = min(ahead) if ahead else max(step.last_seq for step in steps)
             return PrunedStep(sum(step.deleted for step in steps), last, not ahead)
 
         return await self._routed(tenant, go)
+
+    async def _prune_on(self, shard: Shard, tenant: str, order: PruneOrder, *, to_the_end: bool) -> PrunedStep:
+        """One step; where shards are not equally far after it, what was only counted would be counted again."""
+        done = await shard.run(partial(PostgresStore.prune, tenant=tenant, order=order))
+        while order.dry_run and to_the_end and not done.at_end and (order.most is None or done.deleted < order.most):
+            rest = order._replace(
+                after_seq=done.last_seq, most=None if order.most is None else order.most - done.deleted
+            )
+            step = await shard.run(partial(PostgresStore.prune, tenant=tenant, order=rest))
+            done = step._replace(deleted=done.deleted + step.deleted)
+        return done
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:
         pages = await self._each(tenant, lambda store: store.prunes(tenant, limit=limit))
