@@ -23,6 +23,7 @@ T = TypeVar("T")
 _FIRST_INSTANT: Final = moment.micros(datetime.min.replace(tzinfo=UTC))
 _LAST_INSTANT: Final = moment.micros(datetime.max.replace(tzinfo=UTC))
 REMARK_BYTES: Final = 8 * 1024
+TAGS_BYTES: Final = 8 * 1024
 LONGEST_DELAY_SECONDS: Final = 10 * 365 * 86_400
 when: Final = moment.when
 
@@ -131,6 +132,10 @@ def new_job(
     deadline = instant(request.deadline, "deadline")
     if deadline is not None and deadline <= now:
         raise Invalid("the deadline has passed already", pointer="/deadline")
+    needs = tuple(sorted({*policy.names(request.requires, what="requires"), *requires}))
+    affinity_key = _optional(request.affinity_key, "affinity_key")
+    repository = None if request.repository is None else policy.repository(request.repository)
+    policy.check_needs(request.type, needs, repository, affinity_key)
     return NewJob(
         id=new_id(shard),
         type=name(request.type, "type"),
@@ -151,12 +156,12 @@ def new_job(
         ),
         headers=_headers(request.headers, limits),
         traceparent=_optional(request.traceparent, "traceparent") or traceparent,
-        tags=policy.names(request.tags, what="tags"),
+        tags=tags(request.tags),
         agent_kind=None if request.agent is None else name(request.agent.kind, "agent/kind"),
         agent_id=None if request.agent is None else name(request.agent.id, "agent/id"),
-        affinity_key=_optional(request.affinity_key, "affinity_key"),
-        repository=None if request.repository is None else policy.repository(request.repository),
-        requires=tuple(sorted({*policy.names(request.requires, what="requires"), *requires})),
+        affinity_key=affinity_key,
+        repository=repository,
+        requires=needs,
         idempotency_key=_optional(request.idempotency_key, "idempotency_key"),
         body_sha256=None if request.idempotency_key is None else body_sha256(request),
         parent_id=None if request.parent_id is None else job_id(request.parent_id, "parent_id"),
@@ -202,8 +207,19 @@ def backoff(value: Mapping[str, Any] | None) -> str | None:
     return Backoff(**value).check().to_text()
 
 
-def names(values: Sequence[str], field: str) -> tuple[str, ...]:
-    return policy.names(values, what=field)
+def tags(values: Sequence[str]) -> tuple[str, ...]:
+    """The tags of a job, which every list shows with it."""
+    given = policy.names(values, what="tags")
+    if (size := sum(len(tag.encode()) for tag in given)) > TAGS_BYTES:
+        raise Invalid(f"tags have {size} bytes; at most {TAGS_BYTES} are taken", pointer="/tags")
+    return given
+
+
+def needs(type: str, requires: Sequence[str]) -> tuple[str, ...]:
+    """What every job of a type requires."""
+    given = policy.names(requires, what="requires")
+    policy.check_needs(type, given)
+    return given
 
 
 def body_sha256(request: JobRequest) -> bytes:

@@ -26,6 +26,29 @@ async def test_an_enqueued_job_is_answered_whole_with_its_address_and_version(ap
     assert await api.job(job["id"]) == job
 
 
+def rare(number: int) -> str:
+    """A name of the longest kind, in which nothing repeats that could be pressed together."""
+    return "".join(chr(0x20000 + (number * 7919 + place * 104_729) % 42_000) for place in range(200))
+
+
+async def test_the_longest_needs_are_taken_on_both_engines_and_longer_ones_refused(guarded: Api) -> None:
+    producer = await guarded.as_role("produce", "work", tenant=rare(1))
+    needs = {"type": rare(2), "affinity_key": rare(3), "requires": ["x" * 60]}
+    job = await producer.enqueue(**needs)
+    asked = {"types": [rare(2)], "affinity_keys": [rare(3)], "capabilities": ["x" * 60]}
+    assert await producer.claim(**asked) == [], "a credential without the capability gets nothing"
+    assert pointer(await producer.post("/v1/jobs", needs | {"repository": rare(4)})) == "/requires"
+    assert pointer(await producer.post("/v1/jobs", {"type": "t", "requires": [rare(5), rare(6)]})) == "/requires"
+    assert job["requires"] == ["x" * 60]
+
+
+async def test_tags_have_an_end(api: Api) -> None:
+    many = [f"{n:04}" for n in range(1000)]
+    assert (await api.enqueue(tags=many))["tags"] == many
+    assert pointer(await api.post("/v1/jobs", {"type": "a", "tags": [*many, "more"]})) == "/tags"
+    assert pointer(await api.post("/v1/jobs", {"type": "a", "tags": [f"{n:0200}" for n in range(50)]})) == "/tags"
+
+
 async def test_the_payload_comes_back_byte_for_byte(api: Api) -> None:
     payload = b'{ "a" : 1.10,"b":"\\u00e9\\u0000", "c":[ 1e2 , -0.0 ],  "d": 12345678901234567}'
     made = await api.send("/v1/jobs", b'{"type":"work","payload":' + payload + b"}")

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.domain.policy import ClaimAsk, Policy, any_or, fits, names, narrow, repository
+from interlock.domain.policy import (
+    MOST_NAMES,
+    ClaimAsk,
+    Policy,
+    any_or,
+    check_needs,
+    fits,
+    names,
+    narrow,
+    repository,
+)
 from interlock.errors import Invalid
 
 NAMES = ("a", "b", "c")
@@ -157,3 +167,30 @@ def test_cleaned_names_stay_as_they_are(values: list[str]) -> None:
         return
     assert names(once, what="tags") == once
     assert list(once) == sorted(set(once))
+
+
+def test_names_have_an_end() -> None:
+    assert len(names((str(n) for n in range(MOST_NAMES)), what="types")) == MOST_NAMES
+    with pytest.raises(Invalid, match="at most 1000"):
+        names((str(n) for n in range(MOST_NAMES + 1)), what="types")
+
+
+@pytest.mark.parametrize(
+    ("needs", "pointer"),
+    [
+        (("t", ["x" * 200] * 8, None, None), "/requires"),
+        (("t" * 200, [], "\U00020000" * 200, "\U00020000" * 200), "/affinity_key"),
+        (("\U00020000" * 200, [], "\U00020000" * 250, None), "/repository"),
+    ],
+)
+def test_needs_that_no_index_can_hold_are_refused(
+    needs: tuple[str, list[str], str | None, str | None], pointer: str
+) -> None:
+    with pytest.raises(Invalid) as caught:
+        check_needs(*needs)
+    assert caught.value.pointer == pointer
+
+
+def test_needs_of_usual_length_are_taken() -> None:
+    check_needs("t" * 200, [f"capability-{n}" for n in range(40)], "r" * 200, "a" * 200)
+    check_needs("\U00020000" * 200, [], "\U00020000" * 200)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlock.domain.text import is_visible_name
 from interlock.errors import Invalid
@@ -12,6 +12,8 @@ from interlock.errors import Invalid
 Names = frozenset[str]
 ANY = "*"
 DEFAULT_LEASE_SECONDS = 60.0
+MOST_NAMES: Final = 1000
+MOST_NEED_BYTES: Final = 1800  # what an index of either engine can hold, beside the longest name of a tenant
 
 
 class Policy(NamedTuple):
@@ -66,6 +68,8 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
         raise Invalid(f"{what} is a list of names, not {values!r}", pointer=f"/{what}")
     cleaned = set()
     for value in values:
+        if len(cleaned) == MOST_NAMES:
+            raise Invalid(f"{what} has too many entries; at most {MOST_NAMES} are taken", pointer=f"/{what}")
         name = value.strip()
         if not is_visible_name(name):
             raise Invalid(f"{what} must be 1 to 200 visible characters each, not {value!r}", pointer=f"/{what}")
@@ -73,6 +77,18 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
             raise Invalid(f"{what} names {name!r} twice", pointer=f"/{what}")
         cleaned.add(name)
     return tuple(sorted(cleaned))
+
+
+def check_needs(
+    type: str, requires: Sequence[str], repository: str | None = None, affinity_key: str | None = None
+) -> None:
+    """Refuse needs that are together too long for a job to be found by them."""
+    size = sum(
+        len(name.encode()) + 8 for name in (*requires, *requires[:1], type, repository or "", affinity_key or "")
+    )
+    if size > MOST_NEED_BYTES:
+        message = f"type, requires, repository and affinity_key take {size} bytes; at most {MOST_NEED_BYTES} are taken"
+        raise Invalid(message, pointer="/requires" if requires else "/affinity_key" if affinity_key else "/repository")
 
 
 def repository(value: str) -> str:

@@ -20,7 +20,6 @@ PREFIX: Final = "ilk_"
 MOONMIND_PREFIX: Final = "mmwt_"  # what workers of MoonMind know a token by
 PREFIXES: Final = (PREFIX, MOONMIND_PREFIX)
 SECRET_BYTES: Final = 32
-MOST_NAMES: Final = 1000
 LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400
 WORKER_ROLES: Final = frozenset({"work", "produce", "read"})
 
@@ -155,7 +154,7 @@ def capabilities(values: Sequence[str] | None) -> tuple[str, ...]:
     """What a worker can do; absent means nothing, and there is no way to say everything."""
     if values is not None and ANY in values:
         raise Invalid("capabilities are named one by one; there is no *", pointer="/capabilities")
-    return _bounded_names(values or (), "capabilities")
+    return policy.names(values or (), what="capabilities")
 
 
 def _any_or_names(values: Sequence[str] | None, what: str, spelling: Callable[[str], str]) -> tuple[str, ...] | None:
@@ -163,13 +162,7 @@ def _any_or_names(values: Sequence[str] | None, what: str, spelling: Callable[[s
         return None
     if ANY in values:
         raise Invalid(f"{what} are either * or names, not both", pointer=f"/{what}")
-    return _bounded_names([spelling(value) for value in values], what)
-
-
-def _bounded_names(values: Sequence[str], what: str) -> tuple[str, ...]:
-    if len(values) > MOST_NAMES:
-        raise Invalid(f"{what} has {len(values)} entries; at most {MOST_NAMES} are taken", pointer=f"/{what}")
-    return policy.names(values, what=what)
+    return policy.names((spelling(value) for value in values), what=what)
 
 
 def _set(values: tuple[str, ...] | None) -> frozenset[str] | None:

@@ -130,7 +130,7 @@ class Jobs:
             deadline=wire.instant(deadline, "deadline"),
             drop_deadline=drop_deadline,
             max_attempts=None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
-            tags=None if tags is None else wire.names(tags, "tags"),
+            tags=None if tags is None else wire.tags(tags),
             expected_version=expected_version,
         )
         return await self._order(who, order)

@@ -96,7 +96,7 @@ class Operations:
                 wire.instant(run_at, "run_at"),
                 wire.seconds(delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
                 None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
-                None if tags is None else wire.names(tags, "tags"),
+                None if tags is None else wire.tags(tags),
                 None if payload is None else text.check(payload, what="payload", limit=self._limits.payload),
             )
         except Invalid as error:

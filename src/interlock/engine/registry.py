@@ -99,7 +99,7 @@ class Registers:
         if schema is not None:
             schemas.compiled(schema)
         type = JobType(
-            wire.name(name, "name"), schema, wire.names(requires, "requires"), wire.defaults(defaults, self._limits)
+            wire.name(name, "name"), schema, wire.needs(name, requires), wire.defaults(defaults, self._limits)
         )
         return await self._store.set_type(who.tenant, type)
 
