@@ -224,6 +224,15 @@ async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed
     await asyncio.gather(endless, return_exceptions=True)
 
 
+async def test_a_quoted_cookie_is_not_read_by_the_library_which_takes_seconds_over_a_long_one(
+    guarded: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("http.cookies._unquote", lambda value: pytest.fail("it was read"))
+    async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+        told = await http.get("/jobs", headers={"cookie": 'other=1; interlock="' + "\\" * 1000 + '"'})
+        assert told.status_code == 303
+
+
 async def test_two_tenants_never_see_each_other(guarded: Board, tenant: str, chromium: Browser) -> None:
     theirs = await scene.play(guarded.engine, f"{tenant}-other", lambda text: f"{text}-of-theirs")
     ours = await guarded.token("read", "operate", "admin", "produce", tenant=tenant)

@@ -240,3 +240,12 @@ async def test_an_upload_that_stalls_is_cut_off(store: Store, clock: ManualClock
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert b"408" in await reader.readline()
         writer.close()
+
+
+async def test_a_form_with_a_long_heading_is_refused_before_it_is_read(api: Api) -> None:
+    id = await running(api)
+    body = form(file=b"x", workerId=b"w1", name=b"a")
+    kind = "multipart/form-data; boundary=edge7; more="
+    refuses(await upload(api, id, body, kind + '"' + ";" * 20_000), 422, "invalid_queue_payload")
+    long = body.replace(b'name="name"', b'name="name"; more="' + b";" * 4_000)
+    refuses(await upload(api, id, long), 422, "invalid_queue_payload")
