@@ -60,7 +60,7 @@ async def test_health_says_nothing_but_ok(api: Api) -> None:
 async def test_a_path_has_one_spelling(api: Api) -> None:
     for path in (
         "/nope", "/v1", "/v1/", "/v1/jobs/", "//v1/jobs", "/v1//jobs", "/V1/jobs", "/v1/JOBS", "/v1/%6Aobs",
-        "/v1%2Fjobs", "/v2/jobs", "/debug", "/admin", "/v1/jobs;x=1", "/v1/jobs%00", "/.git/config",
+        "/v1%2Fjobs", "/v2/jobs", "/debug", "/admin", "/v1/jobs;x=1", "/v1/jobs%00", "/.git/config", "/v1/queues/%ff",
     ):  # fmt: skip
         problem(await _raw_get(api, path), 404, "no_such_route")
     for path in (

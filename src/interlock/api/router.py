@@ -28,7 +28,10 @@ class Router:
             node.endpoint = endpoint
 
     def find(self, path: str) -> tuple[Endpoint, dict[str, str]] | None:
-        """The endpoint and the parameters of a path; an escaped slash is part of a name, never a separator."""
+        """The endpoint and the parameters of a path; an escaped slash is part of a name, never a separator.
+
+        Escapes that are no UTF-8 name nothing: replaced, they would all be one name.
+        """
         node = self._root
         parameters: dict[str, str] = {}
         for segment in path.split("/")[1:]:
@@ -36,7 +39,10 @@ class Router:
                 node = node.named[segment]
             elif node.parameter is not None and segment:
                 name, node = node.parameter
-                parameters[name] = unquote(segment, errors="replace")
+                try:
+                    parameters[name] = unquote(segment, errors="strict")
+                except UnicodeDecodeError:
+                    return None
             else:
                 return None
         return None if node.endpoint is None else (node.endpoint, parameters)
