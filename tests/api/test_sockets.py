@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from interlock.api.gate import SECURITY
 from interlock.api.options import Options
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
@@ -247,6 +248,7 @@ async def test_what_is_not_a_request_is_refused(quick: Api, said: bytes) -> None
     answer = parsed(await exchange(quick, said))
     assert answer.status_code in (400, 405, 408), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
+    assert set(SECURITY) <= {(name.encode(), value.encode()) for name, value in answer.headers.items()}
 
 
 async def test_requests_sent_together_are_answered_in_order(calm: Api) -> None:

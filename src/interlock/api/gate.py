@@ -27,7 +27,7 @@ DRAIN_SECONDS: Final = 0.2
 LINGER_BYTES: Final = 16 * 1024 * 1024
 LINGER_SECONDS: Final = 2.0
 STRICT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
-_SECURITY: Final = (
+SECURITY: Final = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", STRICT_POLICY.encode()),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -35,8 +35,8 @@ _SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
 )
-_SECURED: Final = frozenset(name for name, _ in _SECURITY)
-_SECURITY_LINES: Final = b"".join(b"%b: %b\r\n" % one for one in _SECURITY)
+_SECURED: Final = frozenset(name for name, _ in SECURITY)
+_SECURITY_LINES: Final = b"".join(b"%b: %b\r\n" % one for one in SECURITY)
 _UNUSUAL: Final = frozenset({name.decode() for name in _SECURED} | {"connection"})  # in an answer of a route
 _CLOSE: Final = (b"connection", b"close")
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
@@ -255,7 +255,7 @@ class _Exchange:
     async def _headers(self, given: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         names = {name for name, _ in given}
         headers = [*given, (b"x-request-id", self._trail.request_id.encode())]
-        headers += _SECURITY if names.isdisjoint(_SECURED) else [one for one in _SECURITY if one[0] not in names]
+        headers += SECURITY if names.isdisjoint(_SECURED) else [one for one in SECURITY if one[0] not in names]
         if self._scope["scheme"] == "https":
             headers.append(_HSTS)
         if not self._settled() and not await self._can_be_read_at_once():

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.api import problems
 from interlock.api.cycle import CYCLE, Cycle
-from interlock.api.gate import Gate
+from interlock.api.gate import SECURITY, Gate
 from interlock.api.headers import Headers
 from interlock.api.heads import KNOWN, Heads, Whole
 from interlock.api.options import Options
@@ -295,8 +295,7 @@ class Protocol(HttpToolsProtocol):
         head += [
             f"content-type: {problems.MEDIA_TYPE}",
             f"content-length: {len(body)}",
-            "cache-control: no-store",
-            "x-content-type-options: nosniff",
+            *(f"{name.decode()}: {value.decode()}" for name, value in SECURITY),
             "connection: close",
         ]
         self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
