@@ -118,20 +118,25 @@ def trust(settings: Settings, fetch: Fetch) -> Trust:
     return Trust(own=own, issuers=Issuers(issuers(settings.issuers), fetch=fetch))
 
 
-async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardSupplier | None = None) -> Engine:
-    """An engine as the settings say; to close it, and to run its background chores, is up to the caller."""
-    objects = open_objects(settings.artifacts, settings.database)
-    limits = Limits(
+def limits(settings: Settings) -> Limits:
+    """The largest values taken, as the settings say; that of a body is the service's."""
+    return Limits(
         webhooks=Allowance.of(settings.webhooks_allow),
         artifact=settings.artifact_bytes,
         artifacts_of_tenant=settings.artifact_quota_bytes,
+        **{name: size for name, size in settings.limits.items() if name != "body"},  # type: ignore[arg-type]
     )
+
+
+async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardSupplier | None = None) -> Engine:
+    """An engine as the settings say; to close it, and to run its background chores, is up to the caller."""
+    objects = open_objects(settings.artifacts, settings.database)
     if settings.shards:
         store = await open_shards(settings.shards, supplier=supplier or settings.shard_supplier)
     else:
         store = await open_store(settings.database)
     return Engine(
-        merged(store), limits, objects=objects, trust=trust, retention_days=settings.retention_days,
+        merged(store), limits(settings), objects=objects, trust=trust, retention_days=settings.retention_days,
         strict_types=settings.strict_types, implicit_agents=settings.implicit_agents,
         codeq_secret=settings.codeq_webhook_secret,
     )  # fmt: skip

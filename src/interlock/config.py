@@ -19,6 +19,14 @@ OFF = "off"
 CREDENTIALS = ("tokens", "jwt")
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 FACES = ("codeq", "moonmind", "mcp")
+KIB = 1024
+# From where to where each limit may be set. What workers cut their errors and events to is always taken.
+LIMITS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("body", "payload", "result", "checkpoint", "step", "headers"), (KIB, 64 * KIB * KIB)),
+    "event": (8 * KIB, 64 * KIB * KIB),
+    "error": (16 * KIB, 64 * KIB * KIB),
+    "batch": (1, 1000),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,7 @@ class Settings:
     artifacts: str | None = None
     artifact_bytes: int = 50 * 1024 * 1024
     artifact_quota_bytes: int | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
     auth: tuple[str, ...] = ()
     issuers: tuple[Mapping[str, Any], ...] = ()
     host: str = "127.0.0.1"
@@ -152,6 +161,21 @@ def _secret(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise Invalid("codeq_webhook_secret must be a text that is not empty", pointer="/codeq_webhook_secret")
     return value
+
+
+def _limits(value: object) -> Mapping[str, int]:
+    """The largest values taken, by what they are of: a table of a TOML file, or a JSON object."""
+    try:
+        given = json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise Invalid(f"limits cannot be read as JSON: {error}", pointer="/limits") from None
+    if not isinstance(given, Mapping) or given.keys() - LIMITS.keys():
+        raise Invalid(f"limits must be a table of numbers for {', '.join(LIMITS)}", pointer="/limits")
+    for name, size in given.items():
+        low, high = LIMITS[name]
+        if isinstance(size, bool) or not isinstance(size, int) or not low <= size <= high:
+            raise Invalid(f"the limit {name} must be a whole number from {low} to {high}", pointer=f"/limits/{name}")
+    return dict(given)
 
 
 def _shards(value: object) -> Mapping[str, str]:
@@ -281,6 +305,7 @@ _READ: Mapping[str, Callable[[object], Any]] = {
     "codeq_producer_as_worker": lambda value: _flag(value, "codeq_producer_as_worker"),
     "codeq_development": lambda value: _flag(value, "codeq_development"),
     "codeq_webhook_secret": _secret,
+    "limits": _limits,
     "shards": _shards,
     "hosts": _hosts,
     "faces": _faces,

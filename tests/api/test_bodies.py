@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
-from tests.api.rig import JSON, Api, pointer, problem
+from interlock import assemble, config
+from interlock.cli import serve
+from interlock.storage.contract import Store
+from tests.api.rig import JSON, Api, pointer, problem, serving
+from tests.support.stores import ManualClock
 
 KIB = 1024
 MALFORMED = [
@@ -175,3 +180,39 @@ async def test_an_event_of_8_kib_is_kept_whole_and_a_larger_one_refused(api: Api
         assert (await api.post(f"{path}/events", {"fence": 1, "events": [event]})).status_code == 201
         kept = api.ok(await api.get(f"{path}/events"))["items"]
         assert [(one["message"], one["payload"]) for one in kept[i:]] == [(message, payload)]
+
+
+async def test_limits_are_those_of_the_settings(store: Store, clock: ManualClock, tmp_path: Path) -> None:
+    sizes = dict.fromkeys(("payload", "result", "checkpoint", "step", "headers"), 2048)
+    said = {"limits": {**sizes, "error": 20_000, "event": 10_000, "body": 30_000, "batch": 2}, "tenant": "limited"}
+    settings = config.load(said, environ={}, directory=tmp_path)
+    async with serving(store, clock, serve.options(settings), limits=assemble.limits(settings)) as api:
+        fits, over = "x" * 2046, "x" * 2047
+        problem(await api.post("/v1/jobs", {"type": "work", "payload": over}), 413, "too_large")
+        problem(await api.post("/v1/jobs", {"type": "work", "headers": {"h": "x" * 2041}}), 413, "too_large")
+        job = await api.running(payload=fits, headers={"h": "x" * 2040})
+        path = f"/v1/jobs/{job['id']}"
+        saved = {"fence": 1, "seq": 1, "data": fits}
+        problem(await api.put(f"{path}/checkpoint", saved | {"data": over}), 413, "too_large")
+        api.ok(await api.put(f"{path}/checkpoint", saved))
+        step = {"fence": 1, "name": "s", "result": fits}
+        problem(await api.post(f"{path}/steps", step | {"result": over}), 413, "too_large")
+        api.ok(await api.post(f"{path}/steps", step))
+        event = {"message": "x" * 10_000}
+        longer = [{"message": event["message"] + "x"}]
+        problem(await api.post(f"{path}/events", {"fence": 1, "events": longer}), 413, "too_large")
+        api.ok(await api.post(f"{path}/events", {"fence": 1, "events": [event]}), 201)
+        error = {"message": "x" * (20_000 - len('{"message":""}'))}
+        longer = {"message": error["message"] + "x"}
+        problem(await api.post(f"{path}/fail", {"fence": 1, "error": longer}), 413, "too_large")
+        problem(await api.post(f"{path}/complete", {"fence": 1, "result": over}), 413, "too_large")
+        api.ok(await api.post(f"{path}/fail", {"fence": 1, "error": error}))
+        many = [{"type": "work"}] * 3
+        assert pointer(await api.post("/v1/jobs/batch", {"jobs": many})) == "/jobs"
+        api.ok(await api.post("/v1/jobs/batch", {"jobs": many[1:]}), 201)
+        items = [{"id": job["id"], "fence": 1}] * 3
+        assert pointer(await api.post("/v1/heartbeats", {"items": items})) == "/items"
+        finishes = [item | {"outcome": "complete"} for item in items]
+        assert pointer(await api.post("/v1/finishes", {"items": finishes})) == "/items"
+        assert (await api.send("/v1/jobs", b'{"type":"work"}'.ljust(30_000))).status_code == 201
+        problem(await api.send("/v1/jobs", b'{"type":"work"}'.ljust(30_001)), 413, "too_large")

@@ -73,3 +73,31 @@ def test_a_setting_that_cannot_be_is_refused_without_a_traceback(tmp_path: Path)
 )
 def test_no_password_of_a_url_is_left_to_read(value: str, expected: str) -> None:
     assert masked(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "pointer"),
+    [
+        ('{"payload": "much"}', "/limits/payload"),
+        ('{"payload": true}', "/limits/payload"),
+        ('{"payload": 1023}', "/limits/payload"),
+        ('{"body": 67108865}', "/limits/body"),
+        ('{"event": 8191}', "/limits/event"),
+        ('{"error": 16383}', "/limits/error"),
+        ('{"batch": 1001}', "/limits/batch"),
+        ('{"names": 5}', "/limits"),
+        ("[]", "/limits"),
+        ("{", "/limits"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused(tmp_path: Path, limits: str, pointer: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        config.load({}, environ={"INTERLOCK_LIMITS": limits}, directory=tmp_path)
+    assert caught.value.pointer == pointer
+
+
+def test_limits_are_read_from_the_file_and_the_environment(tmp_path: Path) -> None:
+    (tmp_path / config.FILE).write_text("[limits]\npayload = 2048\n")
+    assert config.load({}, environ={}, directory=tmp_path).limits == {"payload": 2048}
+    said = {"INTERLOCK_LIMITS": '{"batch": 10}'}
+    assert config.load({}, environ=said, directory=tmp_path).limits == {"batch": 10}

@@ -96,6 +96,7 @@ def options(settings: Settings, callers: Callers = NOBODY_ELSE) -> Options:
         faces=settings.faces,
         codeq=callers,
         cursor_key=hashlib.sha256(b"interlock cursors\n" + session_key(settings.database)).digest(),
+        largest_body=settings.limits.get("body", Options.largest_body),
         rate_per_second=settings.rate_per_second,
         rate_burst=settings.rate_burst,
     )

@@ -37,7 +37,7 @@ class ArtifactQuery(Lenient, frozen=True, kw_only=True):
 @routes.add("POST", f"{BASE}/jobs/{{job_id}}/artifacts/upload", roles=["work"], raw_body=True, answers={201: None})
 async def upload_artifact(call: Call[None, Nothing]) -> Answer:
     """Keep a file of a job that is the caller's."""
-    limit = wire.LIMITS.artifact + ROOM_FOR_FIELDS
+    limit = call.engine.limits.artifact + ROOM_FOR_FIELDS
     try:
         body.reserve(call.headers, limit, call.trail.seat)
         raw = await body.joined(upload_in_time(call, body.pieces_of(call.receive)), limit)

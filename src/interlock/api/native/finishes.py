@@ -154,7 +154,7 @@ async def acknowledge_cancel(call: Call[AckRequest, Nothing]) -> Answer:
 async def finishes(call: Call[Finishes, Nothing]) -> Answer:
     """Report on many jobs at once; each item has its own answer."""
     items = call.body.items
-    wire.check_batch(items)
+    wire.check_batch(items, call.engine.limits)
     odd = odd_items(call)
     faults: dict[int, Error] = {}
     for i, item in enumerate(items):

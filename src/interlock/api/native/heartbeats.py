@@ -71,7 +71,7 @@ async def heartbeat(call: Call[Heartbeat, Nothing]) -> Answer:
 async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
     """Extend many leases at once; each item has its own answer."""
     items = call.body.items
-    wire.check_batch(items)
+    wire.check_batch(items, call.engine.limits)
     odd = odd_items(call)
 
     def order(i: int, worker: str) -> Beat:
