@@ -124,7 +124,7 @@ def limits(settings: Settings) -> Limits:
         webhooks=Allowance.of(settings.webhooks_allow),
         artifact=settings.artifact_bytes,
         artifacts_of_tenant=settings.artifact_quota_bytes,
-        **{name: size for name, size in settings.limits.items() if name != "body"},  # type: ignore[arg-type]
+        **{name: size for name, size in settings.limits.items() if name != "body"},
     )
 
 

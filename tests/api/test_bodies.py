@@ -203,8 +203,8 @@ async def test_limits_are_those_of_the_settings(store: Store, clock: ManualClock
         problem(await api.post(f"{path}/events", {"fence": 1, "events": longer}), 413, "too_large")
         api.ok(await api.post(f"{path}/events", {"fence": 1, "events": [event]}), 201)
         error = {"message": "x" * (20_000 - len('{"message":""}'))}
-        longer = {"message": error["message"] + "x"}
-        problem(await api.post(f"{path}/fail", {"fence": 1, "error": longer}), 413, "too_large")
+        too_long = {"message": error["message"] + "x"}
+        problem(await api.post(f"{path}/fail", {"fence": 1, "error": too_long}), 413, "too_large")
         problem(await api.post(f"{path}/complete", {"fence": 1, "result": over}), 413, "too_large")
         api.ok(await api.post(f"{path}/fail", {"fence": 1, "error": error}))
         many = [{"type": "work"}] * 3
