@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, UnsetType
 
 from interlock.domain.artifact import Artifact
 from interlock.domain.dialect import spoken
@@ -28,7 +28,7 @@ class JobShown(msgspec.Struct, gc=False):
     status: str
     location: str
     priority: int
-    payload: Raw | None
+    payload: Raw | UnsetType | None
     headers: Raw | None
     traceparent: str | None
     tags: Sequence[str]
@@ -55,10 +55,10 @@ class JobShown(msgspec.Struct, gc=False):
     awaiting: Sequence[str]
     cancel_requested_at: str | None
     cancel_reason: str | None
-    checkpoint: Raw | None
+    checkpoint: Raw | UnsetType | None
     checkpoint_seq: int | None
     usage: Raw | None
-    result: Raw | None
+    result: Raw | UnsetType | None
     result_summary: str | None
     error: Raw | None
     sanitized: bool

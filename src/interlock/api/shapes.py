@@ -48,8 +48,8 @@ class Lease(Shape, frozen=True, kw_only=True):
     expires_at: datetime
 
 
-class Job(Shape, frozen=True, kw_only=True):
-    """A job as it is now."""
+class ListedJob(Shape, frozen=True, kw_only=True):
+    """A job of a list, without what may be large."""
 
     id: str
     seq: int
@@ -58,7 +58,6 @@ class Job(Shape, frozen=True, kw_only=True):
     status: Status
     location: Location
     priority: int
-    payload: Any
     headers: dict[str, str] | None
     traceparent: str | None
     tags: list[str]
@@ -85,10 +84,8 @@ class Job(Shape, frozen=True, kw_only=True):
     awaiting: list[str]
     cancel_requested_at: datetime | None
     cancel_reason: str | None
-    checkpoint: Any
     checkpoint_seq: int | None
     usage: Any
-    result: Any
     result_summary: str | None
     error: dict[str, Any] | None
     sanitized: bool
@@ -100,6 +97,14 @@ class Job(Shape, frozen=True, kw_only=True):
     run_started_at: datetime | None
     heartbeat_at: datetime | None
     finished_at: datetime | None
+
+
+class Job(ListedJob, frozen=True, kw_only=True):
+    """A job as it is now."""
+
+    payload: Any
+    checkpoint: Any
+    result: Any
 
 
 class EnqueuedJob(Job, frozen=True, kw_only=True):
@@ -117,7 +122,7 @@ class EnqueuedJobs(Shape, frozen=True, kw_only=True):
 class JobPage(Shape, frozen=True, kw_only=True):
     """Jobs, newest first, without payload, result and checkpoint."""
 
-    items: list[Job]
+    items: list[ListedJob]
     next_cursor: str | None
 
 

@@ -21,6 +21,7 @@ from interlock.errors import Error
 
 T = TypeVar("T")
 NULL: Final = b"null"
+_LEFT_OUT: Final = Raw(NULL)  # of a list
 
 
 class AgentPart(Struct):
@@ -57,7 +58,7 @@ class DecisionShape(Struct):
     decided_at: datetime | None
 
 
-class JobShape(Struct):
+class JobShape(Struct, kw_only=True):
     tenant: str
     id: str
     seq: int
@@ -65,7 +66,7 @@ class JobShape(Struct):
     status: Status
     location: Location
     priority: int
-    payload: Raw
+    payload: Raw = _LEFT_OUT
     headers: Raw
     traceparent: str | None
     tags: tuple[str, ...]
@@ -92,10 +93,10 @@ class JobShape(Struct):
     awaiting: tuple[str, ...]
     cancel_requested_at: datetime | None
     cancel_reason: str | None
-    checkpoint: Raw
+    checkpoint: Raw = _LEFT_OUT
     checkpoint_seq: int | None
     usage: Raw
-    result: Raw
+    result: Raw = _LEFT_OUT
     result_summary: str | None
     error: Raw
     sanitized: bool

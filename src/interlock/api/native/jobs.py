@@ -124,7 +124,7 @@ async def list_jobs(call: Call[None, JobQuery]) -> Answer:
     return page(
         call,
         "jobs",
-        await shown.jobs(call, found),
+        await shown.listed(call, found),
         more=len(found) == call.query.limit,
         end=[found[-1].seq if found else 0],
     )
@@ -164,7 +164,7 @@ async def list_children(call: Call[None, Page]) -> Answer:
     filter = Filter(parent_id=job.id, before_seq=None if at is None else int(at[0]), limit=call.query.limit)
     found = await call.engine.reads.jobs(call.who.tenant, filter)
     return page(
-        call, f"children {job.id}", await shown.jobs(call, found), more=len(found) == call.query.limit,
+        call, f"children {job.id}", await shown.listed(call, found), more=len(found) == call.query.limit,
         end=[found[-1].seq if found else 0],
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from interlock import wire
 from interlock.api.routes import Call
@@ -22,6 +23,14 @@ async def jobs(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
     """Jobs as of now; the clock is asked only where an answer depends on it."""
     now = await call.engine.reads.now() if any(job.status in _WAITING for job in found) else 0
     return [JobShown(*job_fields(job, now=now)) for job in found]
+
+
+async def listed(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
+    """Jobs of a list, which leaves out what may be large; a null would say that a job has none."""
+    items = await jobs(call, found)
+    for item in items:
+        item.payload = item.checkpoint = item.result = UNSET
+    return items
 
 
 async def job(call: Call[Any, Any], found: Job) -> JobShown:
