@@ -9,6 +9,10 @@ from playwright.async_api import Browser, Page
 
 from interlock.dashboard.app import pages
 from interlock.dashboard.pages import audit
+from interlock.domain.approval import OpenGate
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.wire import JobRequest
 from tests.dashboard.conftest import Board, patient
 from tests.dashboard.scene import Scene
 
@@ -66,6 +70,22 @@ async def test_no_page_is_wider_than_a_phone(board: Board, stage: Scene, chromiu
         await page.goto(board.url + stage.fill(path) + QUERIES.get(path, ""))
         assert await page.evaluate("document.documentElement.scrollWidth") <= 360, path
         await keep(page, album, path)
+
+
+async def test_long_words_leave_room_for_the_question(board: Board, stage: Scene, chromium: Browser) -> None:
+    await board.engine.jobs.enqueue(local(stage.tenant), JobRequest(type="wipe"))
+    (job,) = await board.engine.leases.claim(stage.tenant, ClaimAsk("gpu", frozenset({"wipe"})))
+    order = OpenGate(job.id, job.fence, "gpu", "", "Wipe the disk? " * 100, risk="as high as it can be" * 9)
+    await board.engine.gates.open(local(stage.tenant), order)
+    page = await (await patient(chromium, viewport={"width": 360, "height": 740})).new_page()
+
+    for path in ("/", "/approvals"):
+        await page.goto(board.url + path)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        box = await page.get_by_role("link", name="Wipe the disk?").bounding_box()
+        assert box is not None
+        assert box["width"] > 200, path
+        assert box["height"] < 300, path
 
 
 async def test_every_field_has_a_label_and_every_button_a_name(board: Board, stage: Scene, chromium: Browser) -> None:
