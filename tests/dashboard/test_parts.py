@@ -11,6 +11,7 @@ from interlock.dashboard.guesses import MOST_ADDRESSES, MOST_GUESSES, WINDOW_SEC
 from interlock.dashboard.pages.session import local_path
 from interlock.dashboard.render import inert, span
 from interlock.dashboard.sessions import IDLE_SECONDS, LONGEST_SECONDS, Session, Sessions
+from interlock.dashboard.web import LONGEST_WAY, Fields
 from interlock.domain.registry import QueueStats
 from interlock.errors import Invalid
 
@@ -154,3 +155,22 @@ def test_a_length_of_time_reads_well(seconds: float, read: str) -> None:
 def test_only_paths_of_our_own_are_gone_on_to(path: str | None) -> None:
     assert local_path(path) == "/"
     assert local_path("/jobs?status=running") == "/jobs?status=running"
+
+
+def test_a_list_is_turned_back_the_way_it_was_come_by() -> None:
+    asked, place = "kind=line&tag=a&tag=b&said=edited", "kind=line&tag=a&tag=b"
+    on = Fields(asked).turns("before", next={"before": 30})
+    assert on.back is None
+    third = Fields(on.on or "").turns("before", next={"before": 20})
+    assert third.back == place
+    last = Fields(third.on or "").turns("before", next=None)
+    assert last.on is None
+    assert Fields(last.back or "").turns("before", next={"before": 20}) == third
+
+
+def test_a_page_that_was_come_by_otherwise_leads_back_to_the_first() -> None:
+    assert Fields("before=7&type=x").turns("before", next=None).back == "type=x"
+    far = "&".join(f"back=before%3D{n}" for n in range(1_000))
+    turned = Fields(f"before=7&{far}").turns("before", next={"before": 1})
+    assert len(turned.on or "") < 4 * LONGEST_WAY
+    assert (turned.back or "").startswith("before=999&back=")

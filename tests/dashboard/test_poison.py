@@ -11,7 +11,7 @@ from tests.dashboard.scene import Scene
 from tests.support.eventually import PATIENCE_SECONDS
 
 NAMES = (
-    "status", "type", "agent", "tag", "worker", "parent", "stale_seconds", "created_after", "created_before", "before",
+    "status", "type", "agent", "tag", "worker", "parent", "stale_seconds", "created_after", "created_before", "before", "back",
     "after", "kind", "id", "events_after", "verify", "jobs", "action", "scope", "said", "n", "next", "token", "reason",
     "priority", "from", "key", "decision", "comment", "digest", "data", "url", "event", "types", "role", "worker_id",
     "expires_in_days", "filter", "description", "job", "actor", "from_seq", "last", "verified", "max_concurrency", "strict",

@@ -185,3 +185,21 @@ async def test_a_worker_that_has_not_asked_for_long_is_away_and_not_idle(
     board.clock.advance(120)
     await page.reload()
     assert "Away" in await crew.inner_text()
+
+
+async def test_a_list_is_read_to_its_end_and_back_again(
+    board: Board, stage: Scene, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "AT_ONCE", 4)
+    page = await (await patient(chromium, java_script_enabled=False)).new_page()
+    await page.goto(f"{board.url}/jobs?type=embed-page")
+
+    seen = [await page.locator("tbody th").all_inner_texts()]
+    while await page.get_by_role("link", name="Older").count():
+        await follow(page.get_by_role("link", name="Older"))
+        seen.append(await page.locator("tbody th").all_inner_texts())
+    assert [len(rows) for rows in seen] == [4, 4, 4, 3]
+    for rows in reversed(seen[:-1]):
+        await follow(page.get_by_role("link", name="Newer"))
+        assert await page.locator("tbody th").all_inner_texts() == rows
+    assert await page.get_by_role("link", name="Newer").count() == 0

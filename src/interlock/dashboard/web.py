@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 from interlock import wire
@@ -18,7 +18,18 @@ MOST_FIELDS: Final = 2_000
 LARGEST: Final = 2**63 - 1
 LOOKS: Final = ("read",)
 DAY: Final = 86_400.0
-PASSING: Final = frozenset({"said", "n", "before"})  # what an address says of one look, and not of what is looked for
+LONGEST_WAY: Final = 1_500  # characters; whoever has come further goes back to the first page
+FIRST: Final = "first"
+PASSING: Final = frozenset(
+    {"said", "n", "before", "back"}
+)  # what an address says of one look, and not of what is looked for
+
+
+class Turns(NamedTuple):
+    """The queries of the pages before and after the one that is looked at; None where there is none."""
+
+    back: str | None
+    on: str | None
 
 
 class Fields:
@@ -82,6 +93,26 @@ class Fields:
         rest = self.encoded(without=(name, *PASSING))
         said = urlencode([(name, one) for one in (*others, value) if one != value] + [(name, value)])
         return f"{rest}&{said}" if rest else said
+
+    def turns(self, *names: str, next: Mapping[str, object] | None) -> Turns:
+        """The ways on from a page that these names place, and back: an address remembers how it was come by."""
+        here = urlencode([(name, value) for name in names if (value := self.one(name)) is not None])
+        came_by = self.all("back")
+        while sum(map(len, came_by)) > LONGEST_WAY:
+            del came_by[0]
+        on = back = None
+        if next is not None:
+            on = self._turned(names, next.items(), [*came_by, here or FIRST])
+        if here:
+            last = Fields(came_by[-1] if came_by else FIRST)
+            place = [(name, value) for name in names if (value := last.one(name)) is not None]
+            back = self._turned(names, place, came_by[:-1])
+        return Turns(back, on)
+
+    def _turned(self, names: Sequence[str], place: Iterable[tuple[str, object]], came_by: Sequence[str]) -> str:
+        rest = self.encoded(without=(*names, "back", "said", "n"))
+        turned = urlencode([*place, *(("back", one) for one in came_by)])
+        return "&".join(part for part in (rest, turned) if part)
 
     def encoded(self, *, without: Sequence[str] = (), **changed: object) -> str:
         """The same query with some of it left out or said otherwise."""

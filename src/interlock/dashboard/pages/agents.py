@@ -37,8 +37,8 @@ async def agents(ask: Ask) -> View | Reply:
     found = await ask.engine.registry.agents(ask.tenant, after=after, limit=AT_ONCE + 1)
     shown = found[:AT_ONCE]
     last = shown[-1] if len(found) > AT_ONCE else None
-    more = None if last is None else ask.query.encoded(without=("said", "n"), kind=last.kind, id=last.id)
-    return show("agents.html", lines=await asyncio.gather(*(_line(ask, agent) for agent in shown)), more=more)
+    turns = ask.query.turns("kind", "id", next=None if last is None else {"kind": last.kind, "id": last.id})
+    return show("agents.html", lines=await asyncio.gather(*(_line(ask, agent) for agent in shown)), turns=turns)
 
 
 @pages.post("/agents/{kind}/{id}/limit", roles=["admin"])

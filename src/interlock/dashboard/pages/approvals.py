@@ -30,7 +30,7 @@ async def approvals(ask: Ask) -> View | Reply:
     filter = GateFilter(status=status, before=_place(ask.query.one("before")), limit=AT_ONCE + 1)
     found = await ask.engine.gates.list(ask.tenant, filter)
     shown = found[:AT_ONCE]
-    last = f"{shown[-1].opened_at}.{shown[-1].id}" if len(found) > AT_ONCE else None
+    next = {"before": f"{shown[-1].opened_at}.{shown[-1].id}"} if len(found) > AT_ONCE else None
     return show(
         "approvals.html",
         gates=sorted(shown, key=lambda gate: gate.expires_at) if status is GateStatus.OPEN else shown,
@@ -38,7 +38,7 @@ async def approvals(ask: Ask) -> View | Reply:
         jobs=await known_jobs(ask, [gate.job_id for gate in shown]),
         wanted=wanted,
         choices=[*GateStatus, ALL],
-        older=None if last is None else ask.query.encoded(without=("said", "n"), before=last),
+        turns=ask.query.turns("before", next=next),
     )
 
 

@@ -31,8 +31,10 @@ class Finding(NamedTuple):
 async def audit(ask: Ask) -> View | Reply:
     """Search when asked to."""
     finding = await _search(ask) if any(ask.query.one(name) for name in SEARCH) else None
-    on = None if finding is None or finding.next is None else ask.query.encoded(from_seq=finding.next)
-    return show("audit.html", finding=finding, on=on, part=None, head=None, verified=0)
+    next = None if finding is None or finding.next is None else {"from_seq": finding.next}
+    return show(
+        "audit.html", finding=finding, turns=ask.query.turns("from_seq", next=next), part=None, head=None, verified=0
+    )
 
 
 @pages.get("/audit/verify", roles=["admin"])
@@ -40,13 +42,13 @@ async def verify(ask: Ask) -> View | Reply:
     """Recompute some chains, and say how far it is."""
     part = await ask.engine.audit.verify_part(ask.tenant, after=ask.query.one("last"), jobs=JOBS_AT_ONCE)
     verified = (ask.query.whole("verified") or 0) + part.jobs
-    return show("audit.html", finding=None, on=None, part=part, head=None, verified=verified)
+    return show("audit.html", finding=None, turns=None, part=part, head=None, verified=verified)
 
 
 @pages.get("/audit/head", roles=["admin"])
 async def head(ask: Ask) -> View | Reply:
     """Show the one hash over all chains, to be kept elsewhere."""
-    return show("audit.html", finding=None, on=None, part=None, head=await ask.engine.reads.head(), verified=0)
+    return show("audit.html", finding=None, turns=None, part=None, head=await ask.engine.reads.head(), verified=0)
 
 
 @pages.get("/audit/export", roles=["admin"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from interlock import wire
-from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, show
+from interlock.dashboard.web import PASSING, Ask, Fields, Pages, Reply, View, show
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.errors import Invalid, NotFound
@@ -26,12 +26,12 @@ async def jobs(ask: Ask) -> View | Reply:
     found = await ask.engine.reads.jobs(ask.tenant, filter)
     types = [queue.type for queue in await ask.engine.reads.queues(ask.tenant)]
     shown = found[:AT_ONCE]
-    older = ask.query.encoded(without=("said", "n"), before=shown[-1].seq) if len(found) > AT_ONCE else None
+    next = {"before": shown[-1].seq} if len(found) > AT_ONCE else None
     return show(
         "jobs.html",
         jobs=shown,
-        older=older,
-        newest=ask.query.encoded(without=("said", "n", "before")),
+        turns=ask.query.turns("before", next=next),
+        newest=ask.query.encoded(without=tuple(PASSING)),
         statuses=list(Status),
         types=types,
         chosen=set(ask.query.all("status")),

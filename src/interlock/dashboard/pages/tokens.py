@@ -51,5 +51,5 @@ def _names(text: str | None) -> list[str] | None:
 
 async def _shown(ask: Ask) -> dict[str, Any]:
     found = await ask.engine.tokens.list(ask.who, before=ask.query.one("before"), limit=AT_ONCE + 1)
-    older = ask.query.encoded(without=("said", "n"), before=found[AT_ONCE - 1].id) if len(found) > AT_ONCE else None
-    return {"tokens": found[:AT_ONCE], "older": older, "roles": sorted(ROLES)}
+    next = {"before": found[AT_ONCE - 1].id} if len(found) > AT_ONCE else None
+    return {"tokens": found[:AT_ONCE], "turns": ask.query.turns("before", next=next), "roles": sorted(ROLES)}

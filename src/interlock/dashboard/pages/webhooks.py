@@ -109,13 +109,13 @@ async def _deliveries(ask: Ask, subscription: Subscription | None, *, secret: st
         limit=AT_ONCE + 1,
     )
     found = await ask.engine.webhooks.deliveries(ask.who, filter)
-    older = ask.query.encoded(without=("said", "n"), before=found[AT_ONCE - 1].id) if len(found) > AT_ONCE else None
+    next = {"before": found[AT_ONCE - 1].id} if len(found) > AT_ONCE else None
     return show(
         "deliveries.html",
         subscription=subscription,
         list_path="/webhooks/deliveries" if subscription is None else f"/webhooks/{subscription.id}",
         deliveries=found[:AT_ONCE],
-        older=older,
+        turns=ask.query.turns("before", next=next),
         wanted=wanted,
         choices=list(DeliveryStatus),
         secret=secret,
@@ -125,5 +125,6 @@ async def _deliveries(ask: Ask, subscription: Subscription | None, *, secret: st
 async def _shown(ask: Ask) -> dict[str, Any]:
     before = ask.query.one("before")
     found = await ask.engine.webhooks.subscriptions(ask.who, before=before, limit=AT_ONCE + 1)
-    older = ask.query.encoded(without=("said", "n"), before=found[AT_ONCE - 1].id) if len(found) > AT_ONCE else None
-    return {"subscriptions": found[:AT_ONCE], "older": older, "events": EVENTS, "key": wire.new_id()}
+    next = {"before": found[AT_ONCE - 1].id} if len(found) > AT_ONCE else None
+    turns = ask.query.turns("before", next=next)
+    return {"subscriptions": found[:AT_ONCE], "turns": turns, "events": EVENTS, "key": wire.new_id()}

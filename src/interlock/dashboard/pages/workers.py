@@ -17,6 +17,6 @@ async def workers(ask: Ask) -> View | Reply:
     """List workers by name."""
     found = await ask.engine.workers.seen(ask.tenant, after=ask.query.one("after") or "", limit=AT_ONCE + 1)
     shown = found[:AT_ONCE]
-    more = ask.query.encoded(after=shown[-1].name) if len(found) > AT_ONCE else None
+    turns = ask.query.turns("after", next={"after": shown[-1].name} if len(found) > AT_ONCE else None)
     jobs = await known_jobs(ask, [id for worker in shown for id in worker.job_ids[:5]])
-    return show("workers.html", workers=shown, jobs=jobs, more=more)
+    return show("workers.html", workers=shown, jobs=jobs, turns=turns)
