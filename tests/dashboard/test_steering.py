@@ -9,6 +9,7 @@ from playwright.async_api import Browser, Page, expect
 
 from interlock.dashboard.app import NAVIGATION
 from interlock.dashboard.pages import jobs
+from interlock.dashboard.render import moment
 from interlock.dashboard.web import Fields
 from interlock.domain.approval import Decision
 from interlock.domain.decide import Fail
@@ -203,3 +204,39 @@ async def test_a_list_is_read_to_its_end_and_back_again(
         await follow(page.get_by_role("link", name="Newer"))
         assert await page.locator("tbody th").all_inner_texts() == rows
     assert await page.get_by_role("link", name="Newer").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/jobs?status=done", "There is no status “done”; there are queued, "),
+        ("/approvals?status=done", "There is no status “done”; there are open, "),
+        ("/webhooks/deliveries?status=done", "There is no status “done”; there are pending, "),
+        ("/jobs?created_after=noon", "Created_after is not a time such as 2026-01-31T12:00."),
+    ],
+)
+async def test_an_address_that_makes_no_sense_is_told_what_would(
+    board: Board, stage: Scene, chromium: Browser, path: str, said: str
+) -> None:
+    page = await opened(board, chromium, path, script=False)
+    assert (await page.get_by_role("alert").inner_text()).startswith(said)
+    list_of = path.split("?")[0].split("/")[1]
+    await follow(page.get_by_role("link", name=f"To the {list_of}"))
+    assert page.url == f"{board.url}/{list_of}"
+
+
+async def test_why_a_job_waits_is_told_with_times_that_people_read(
+    board: Board, stage: Scene, chromium: Browser
+) -> None:
+    later = JobRequest(type="later", delay_seconds=3600.0)
+    made = await board.engine.jobs.enqueue(local(stage.tenant), later)
+    job = await board.engine.reads.job(stage.tenant, made.id)
+    page = await opened(board, chromium, f"/jobs/{job.id}", script=False)
+    assert f"{moment(job.run_at)} UTC" in await page.locator(".why").inner_text()
+
+
+async def test_a_time_with_an_offset_stays_in_its_field(board: Board, stage: Scene, chromium: Browser) -> None:
+    page = await opened(board, chromium, "/jobs?created_after=2020-01-31T12:00:05%2B02:00", script=False)
+    assert await page.get_by_label("From").input_value() == "2020-01-31T10:00:05"
+    await follow(page.get_by_role("button", name="Filter"))
+    assert await page.get_by_label("From").input_value() == "2020-01-31T10:00:05"

@@ -20,6 +20,7 @@ from interlock.domain.retry import SECOND
 _DECEIVING: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
+_INSTANT: Final = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?Z")
 _STATIC: Final = {"dashboard.css": "text/css", "dashboard.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -48,7 +49,7 @@ class Templates:
         self._jinja.globals["static"] = {name: file.url for name, file in self.files.items()}
         self._jinja.filters |= {
             "ago": ago, "until": until, "moment": moment, "span": span, "segment": segment, "short": short,
-            "words": words, "amount": amount, "rate": rate, "bytes": size,
+            "words": words, "local": local, "plainly": plainly, "amount": amount, "rate": rate, "bytes": size,
         }  # fmt: skip
 
     def page(self, template: str, shown: dict[str, Any]) -> bytes:
@@ -99,6 +100,16 @@ def moment(micros: int | None) -> str:
     if micros is None:
         return ""
     return datetime.fromtimestamp(micros // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def local(micros: int | None) -> str:
+    """A point in time as a browser's own field takes it, to the second."""
+    return moment(micros).replace(" ", "T")
+
+
+def plainly(sentence: str) -> str:
+    """A sentence whose times are told to the second, as everybody reads them."""
+    return _INSTANT.sub(r"\1 \2 UTC", sentence)
 
 
 def segment(value: str) -> str:

@@ -6,7 +6,8 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from interlock import wire
@@ -82,7 +83,7 @@ class Fields:
         try:
             at = None if value is None else datetime.fromisoformat(value)
         except ValueError:
-            raise Invalid(f"{name} is not a time", pointer=f"/{name}") from None
+            raise Invalid(f"{name} is not a time such as 2026-01-31T12:00", pointer=f"/{name}") from None
         if at is not None and at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
         return wire.instant(at, name)
@@ -155,6 +156,7 @@ class Reply:
     stream: AsyncIterator[bytes] | None = None
 
 
+Choice = TypeVar("Choice", bound=StrEnum)
 Handler = Callable[[Ask], Awaitable[View | Reply]]
 
 
@@ -189,6 +191,15 @@ class Pages(list[Page]):
             return handler
 
         return register
+
+
+def one_of(choices: type[Choice], value: str, name: str) -> Choice:
+    """The choice that a text names; whoever names another is told which there are."""
+    try:
+        return choices(value)
+    except ValueError:
+        known = ", ".join(choices)
+        raise Invalid(f"there is no {name} “{value}”; there are {known}", pointer=f"/{name}") from None
 
 
 def show(template: str, *, status: int = 200, **shown: Any) -> View:

@@ -8,7 +8,7 @@ from interlock import wire
 from interlock.dashboard import forms
 from interlock.dashboard.pages.overview import known_jobs
 from interlock.dashboard.values import tree
-from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, go, show
+from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, go, one_of, show
 from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
 from interlock.domain.job import Job
 from interlock.errors import Invalid, NotFound
@@ -24,9 +24,7 @@ LONGEST_DETAILS: Final = 4_000  # what is longer is looked at on the page of its
 async def approvals(ask: Ask) -> View | Reply:
     """List gates, by default those that wait for somebody."""
     wanted = ask.query.one("status") or GateStatus.OPEN
-    if wanted != ALL and wanted not in tuple(GateStatus):
-        raise Invalid("there is no such status", pointer="/status")
-    status = None if wanted == ALL else GateStatus(wanted)
+    status = None if wanted == ALL else one_of(GateStatus, wanted, "status")
     filter = GateFilter(status=status, before=_place(ask.query.one("before")), limit=AT_ONCE + 1)
     found = await ask.engine.gates.list(ask.tenant, filter)
     shown = found[:AT_ONCE]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from interlock import wire
-from interlock.dashboard.web import PASSING, Ask, Fields, Pages, Reply, View, show
+from interlock.dashboard.web import PASSING, Ask, Fields, Pages, Reply, View, one_of, show
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.errors import Invalid, NotFound
@@ -40,10 +40,7 @@ async def jobs(ask: Ask) -> View | Reply:
 
 def filter_of(query: Fields) -> Filter:
     """The filter that a query spells."""
-    try:
-        statuses = tuple(Status(value) for value in query.all("status"))
-    except ValueError:
-        raise Invalid("there is no such status", pointer="/status") from None
+    statuses = tuple(one_of(Status, value, "status") for value in query.all("status"))
     parent = query.one("parent")
     stale = query.number("stale_seconds")
     return Filter(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from interlock import wire
-from interlock.dashboard.web import DAY, Ask, Pages, Reply, View, go, show
+from interlock.dashboard.web import DAY, Ask, Pages, Reply, View, go, one_of, show
 from interlock.domain.webhook import EVENTS, DeliveryFilter, DeliveryStatus, Mode, Subscription
 from interlock.engine.webhooks import subscription_request
-from interlock.errors import Invalid
 
 pages = Pages()
 
@@ -100,11 +99,9 @@ async def unsubscribe(ask: Ask) -> View | Reply:
 
 async def _deliveries(ask: Ask, subscription: Subscription | None, *, secret: str | None = None) -> View:
     wanted = ask.query.one("status")
-    if wanted is not None and wanted not in tuple(DeliveryStatus):
-        raise Invalid("there is no such status", pointer="/status")
     filter = DeliveryFilter(
         subscription_id=subscription and subscription.id,
-        status=None if wanted is None else DeliveryStatus(wanted),
+        status=None if wanted is None else one_of(DeliveryStatus, wanted, "status"),
         before=ask.query.one("before"),
         limit=AT_ONCE + 1,
     )
