@@ -10,6 +10,7 @@ Error
 │   ├── AlreadyFinished        the grant, or the job, has ended
 │   ├── NotRunning             the caller itself has finished the grant
 │   ├── CheckpointConflict     an old checkpoint number with other data
+│   ├── CancelRequested        a gate for a job that is asked to stop
 │   ├── NoCancelRequested      an acknowledgement of nothing
 │   ├── NotEditable            an edit of a job that is not waiting for a worker
 │   ├── NotEnded               a redrive of a job that has not ended
@@ -141,6 +142,16 @@ class CheckpointConflict(Conflict):
         super().__init__(
             f"job {job_id}: checkpoint {seq} is not newer than {current}; read it again and go on from there"
         )
+
+
+class CancelRequested(Conflict):
+    """A worker would let a job wait for people although somebody has asked for it to be stopped."""
+
+    code = "cancel_requested"
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is asked to stop; acknowledge that instead of asking people about it")
 
 
 class NoCancelRequested(Conflict):

@@ -11,12 +11,13 @@ from interlock.domain.moment import when
 from interlock.errors import (
     AlreadyDecided,
     AlreadyFinished,
+    CancelRequested,
     CheckpointConflict,
     LeaseLost,
     NotFound,
     NotRunning,
 )  # fmt: skip
-from tests.contract.builders import NEVER, Desk, beat, cancel, complete, fail, release, revoke, save
+from tests.contract.builders import NEVER, Desk, beat, cancel, cancel_ack, complete, fail, release, revoke, save
 from tests.contract.gates import (
     ADA,
     APPROVE,
@@ -106,12 +107,13 @@ async def test_a_grant_that_ended_by_a_gate_can_do_nothing_else(desk: Desk) -> N
 async def test_a_cancel_request_beats_a_gate(desk: Desk) -> None:
     job = await desk.running()
     await desk.do(cancel(job.id, reason="stop"))
-    order = open_gate(job)
-    receipt = await desk.do(order)
-    assert (receipt.status, receipt.finished_at) == (Status.CANCELLED, desk.clock.now)
-    assert await desk.do(open_gate(job)) == receipt
-    assert (await desk.job(job.id)).gate_id is None
+    order = open_gate(job, checkpoint=save(job, 1))
+    for _ in range(2):
+        assert isinstance(await desk.refused(order), CancelRequested)
     assert await desk.store.approvals(desk.tenant, [order.gate_id]) == [None]
+    found = await desk.job(job.id)
+    assert (found.status, found.gate_id, found.checkpoint) == (Status.RUNNING, None, None)
+    assert (await desk.do(cancel_ack(job))).status is Status.CANCELLED
     check_history(await desk.job(job.id), await desk.history(job.id))
 
 

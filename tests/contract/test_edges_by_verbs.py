@@ -103,7 +103,7 @@ MOVES: dict[tuple[Status, str], dict[str, Status]] = {
     (RUN, "cancel requested"): {
         "complete": SUCCEEDED, "fail": CANCELLED, "fail for good": FAILED, "release": CANCELLED,
         "cancel ack": CANCELLED, "cancel by force": CANCELLED, "revoke": CANCELLED, "expire": CANCELLED,
-        "expire a day later": CANCELLED, "open gate": CANCELLED,
+        "expire a day later": CANCELLED,
     },
     (RUN, "released too often"): {
         "complete": SUCCEEDED, "fail": R, "fail for good": FAILED, "release": R, "cancel": RUN,

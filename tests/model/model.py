@@ -189,6 +189,8 @@ class Model(Lines, Gates, Progress):
                 life.sanitized |= order.sanitized
                 life.error = json.loads(order.error)
                 return self._give_in(life, order.verb, actor, now, error=life.error)
+            case OpenGate() if life.cancel_requested_at is not None:
+                return "cancel_requested"
             case _ if life.cancel_requested_at is not None:
                 return self._give_in(life, order.verb, actor, now)
             case OpenGate():

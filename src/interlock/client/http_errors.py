@@ -17,6 +17,7 @@ _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
     errors.AlreadyFinished: {"job_id": "", "how": ""},
     errors.NotRunning: {"job_id": "", "fence": 0},
     errors.CheckpointConflict: {"job_id": "", "seq": 0, "current": 0},
+    errors.CancelRequested: {"job_id": ""},
     errors.NoCancelRequested: {"job_id": ""},
     errors.TokenExists: {"key": "", "token_id": ""},
     errors.ParentEnded: {"job_id": ""},

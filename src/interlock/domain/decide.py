@@ -19,7 +19,7 @@ from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.domain.moment import micros
 from interlock.domain.overdue import SWEEP, expire_gate, pass_deadline
 from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
-from interlock.errors import AlreadyFinished, Error, LeaseLost, NoCancelRequested, NotRunning
+from interlock.errors import AlreadyFinished, CancelRequested, Error, LeaseLost, NoCancelRequested, NotRunning
 
 
 class Complete(NamedTuple):
@@ -184,6 +184,8 @@ def _finish(order: Ending, job: Standing, now: int, chance: float) -> Change | E
     if isinstance(order, Fail) and not order.retryable:
         return move(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
     if job.cancel_requested_at is not None:
+        if isinstance(order, OpenGate):
+            return CancelRequested(job.id)
         if isinstance(order, Fail):
             return _cancelled(job, order.verb, actor, order.error)._replace(sanitized=order.sanitized)
         return _cancelled(job, order.verb, actor)

@@ -69,7 +69,7 @@ EDGES: Final[dict[tuple[Status | None, Status], frozenset[Verb]]] = {
     (Status.RUNNING, Status.QUEUED): frozenset({Verb.RELEASE}),
     (Status.RUNNING, Status.WAITING_FOR_APPROVAL): frozenset({Verb.OPEN_GATE}),
     (Status.RUNNING, Status.CANCELLED): frozenset(
-        {Verb.CANCEL_ACK, Verb.CANCEL, Verb.FAIL, Verb.RELEASE, Verb.OPEN_GATE, Verb.EXPIRE, Verb.REVOKE}
+        {Verb.CANCEL_ACK, Verb.CANCEL, Verb.FAIL, Verb.RELEASE, Verb.EXPIRE, Verb.REVOKE}
     ),
     (Status.WAITING_FOR_APPROVAL, Status.QUEUED): frozenset({Verb.DECIDE}),
     (Status.WAITING_FOR_APPROVAL, Status.FAILED): frozenset({Verb.DECIDE, Verb.EXPIRE, Verb.PASS_DEADLINE}),

@@ -24,7 +24,6 @@ from interlock.domain.approval import (
     refuse_approver,
 )  # fmt: skip
 from interlock.domain.job import Checkpoint, Job, Receipt
-from interlock.domain.lifecycle import Status
 from interlock.domain.principal import Principal
 from interlock.engine import schemas
 from interlock.engine.answers import answered
@@ -39,10 +38,10 @@ RESUMED_VERSION: Final = 5  # enqueue, claim, open, decide, claim: no job that w
 
 
 class Opened(NamedTuple):
-    """What opening a gate did. A cancel request beats the gate: then there is none."""
+    """What opening a gate did."""
 
     receipt: Receipt
-    approval: Approval | None
+    approval: Approval
     token: str | None = None  # only with auth off; else it is for people, and minted by one of them
 
 
@@ -67,8 +66,6 @@ class Gates:
         """
         checked = self._checked(who, order)
         receipt = answered((await self._store.carry_out(who.tenant, [checked]))[0])
-        if receipt.status is not Status.WAITING_FOR_APPROVAL:
-            return Opened(receipt, None)
         opened_here = GateFilter(job_id=checked.id, fence=checked.fence, limit=1)
         (approval,) = await self._store.find_approvals(who.tenant, opened_here)
         if who.unchecked and approval.required == 1 and approval.status is GateStatus.OPEN:

@@ -15,7 +15,7 @@ from interlock.domain.decide import CancelAck, Complete, Finish
 from interlock.domain.decide import Fail as Failed
 from interlock.domain.decide import Release as Released
 from interlock.domain.retry import SECOND
-from interlock.errors import Error, LeaseLost, NotRunning, TooLarge
+from interlock.errors import CancelRequested, Error, LeaseLost, NotRunning, TooLarge
 from interlock.sdk import values
 from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
 from interlock.sdk.signature import UnknownArgument
@@ -178,6 +178,8 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
     match error:
         case LeaseLost() | NotRunning() if error.job_id == run.job.id:
             return None
+        case CancelRequested() if error.job_id == run.job.id:
+            return CancelAck(*run.holder)
         case Fail():
             return failure(run, _said(error), kind=error.kind or "Fail", details=error.details, retryable=False)
         case Retry():

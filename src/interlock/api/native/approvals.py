@@ -112,7 +112,7 @@ class LinkShape(shapes.Shape, frozen=True, kw_only=True):
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/approvals", roles=["work"], body=OpenRequest, mends=True,
-    largest_body=BODY_WITH_CHECKPOINT, answers={201: OpenedShape, 200: OpenedShape},
+    largest_body=BODY_WITH_CHECKPOINT, answers={201: OpenedShape},
 )  # fmt: skip
 async def open_approval(call: Call[OpenRequest, Nothing]) -> Answer:
     """Let a job wait for a decision, and give up its lease."""
@@ -121,11 +121,10 @@ async def open_approval(call: Call[OpenRequest, Nothing]) -> Answer:
         return await call.engine.gates.open(call.who, _order(call, job_id, worker))
 
     opened = await as_holder(call, call.body, act)
-    approval = None if opened.approval is None else gates.approval(opened.approval)
-    said: dict[str, Any] = {"approval": approval, "receipt": shown.receipt(opened.receipt)}
+    said: dict[str, Any] = {"approval": gates.approval(opened.approval), "receipt": shown.receipt(opened.receipt)}
     if opened.token is not None:
         said["token"] = opened.token
-    return answer(said, 200 if approval is None else 201)
+    return answer(said, 201)
 
 
 @routes.add("GET", "/v1/approvals", roles=["read", "approve"], query=ApprovalQuery, answers={200: ApprovalPage})

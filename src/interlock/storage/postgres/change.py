@@ -131,7 +131,7 @@ async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
 
 async def _outcome(connection: Conn, tenant: str, order: Order, job: Standing, now: int) -> Change | Unchanged | Error:
     """The decision, after what came with the order was saved and what it looks at was read."""
-    if isinstance(order, OpenGate) and order.checkpoint is not None:
+    if isinstance(order, OpenGate) and order.checkpoint is not None and job.cancel_requested_at is None:
         (saved,) = await beats.checkpoint(connection, tenant, [order.checkpoint])
         if isinstance(saved, Refused):
             return saved.error

@@ -166,7 +166,7 @@ def _one_each(connection: Connection, tenant: str, orders: Sequence[Order], rout
 
 def _outcome(connection: Connection, tenant: str, order: Order, job: Standing) -> Change | Unchanged | Error:
     """The decision, after what came with the order was saved and what it looks at was read."""
-    if isinstance(order, OpenGate) and order.checkpoint is not None:
+    if isinstance(order, OpenGate) and order.checkpoint is not None and job.cancel_requested_at is None:
         (saved,) = beats.checkpoint(connection, tenant, [order.checkpoint])
         if isinstance(saved, Refused):
             return saved.error
