@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 from msgspec import Raw
 
 import interlock
-from interlock.client.port import Client, JobRequest
+from interlock.client.port import Client, Grant, JobRequest
 from interlock.domain.lifecycle import Status
 from interlock.errors import Unavailable
+from interlock.sdk.threads import Threads
 from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.stores import SECOND, ManualClock
@@ -269,3 +271,26 @@ async def test_a_call_in_place_of_a_step_and_a_name_of_ours_are_refused_in_words
     assert "a name, a function and its arguments, not a call" in told[0]
     assert told[1] == told[0]
     assert "'interlock.approve' is a name of Interlock's own" in told[2]
+
+
+async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_taken(app: StoreApp) -> None:
+    @app.task
+    def chatty() -> None: ...
+
+    client = await app.client()
+    job = await client.get((await chatty.enqueue()).id)
+    context = interlock.Context(Grant(job), client, asyncio.get_running_loop(), Threads())
+    messages = [str(number) for number in range(20_000)]
+    telling = threading.Thread(target=lambda: [context.event(message) for message in messages])
+    taken: list[str] = []
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        telling.start()
+        while telling.is_alive():
+            taken += [event.message for event in context.take_events()]
+    finally:
+        sys.setswitchinterval(before)
+    while events := context.take_events():
+        taken += [event.message for event in events]
+    assert taken == messages

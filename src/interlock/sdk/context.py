@@ -200,7 +200,8 @@ class Context:
 
     def take_events(self) -> tuple[Event, ...]:
         """What was told since the last call, as much of it as one call may carry; who takes it sends it."""
-        taken, self._events = tuple(self._events[:MOST_AT_ONCE]), self._events[MOST_AT_ONCE:]
+        taken = tuple(self._events[:MOST_AT_ONCE])
+        del self._events[: len(taken)]  # in place: a blocking task goes on telling from its thread meanwhile
         return taken
 
     def give_back(self, events: Sequence[Event]) -> None:
