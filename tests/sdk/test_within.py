@@ -175,6 +175,34 @@ async def test_a_blocking_caller_enqueues_in_its_own_transaction(dsn: str, note:
     assert (await exists(app, kept), await exists(app, gone)) == (True, False)
 
 
+async def test_a_child_commits_or_vanishes_with_the_transaction_of_its_parents_run(dsn: str, app: App) -> None:
+    @app.task
+    async def below() -> None: ...
+
+    @app.task
+    async def above(ctx: interlock.Context) -> list[str]:
+        connection = await asyncpg.connect(dsn)
+        try:
+            gone = await roll_back(connection, ctx)
+            async with connection.transaction():
+                kept = await ctx.enqueue(below.within(connection))
+            return [gone.id, kept.id]
+        finally:
+            await connection.close()
+
+    async def roll_back(connection: Any, ctx: interlock.Context) -> interlock.Child[None]:
+        transaction = connection.transaction()
+        await transaction.start()
+        child = await ctx.enqueue(below.within(connection))
+        await transaction.rollback()
+        return child
+
+    job = await above.enqueue()
+    await interlock.Worker(app).run(drain=True)
+    gone, kept = await job.result(timeout=0)
+    assert (await exists(app, gone), await exists(app, kept)) == (False, True)
+
+
 async def test_a_refusal_leaves_the_callers_transaction_usable(dsn: str, note: Task[..., Any], app: App) -> None:
     await note.enqueue(text="first")
     with psycopg.connect(dsn) as connection:

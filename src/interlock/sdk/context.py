@@ -254,7 +254,7 @@ class Context:
 
     async def _enqueue(self, task: Task[..., R], births: Sequence[JobRequest]) -> list[Child[R]]:
         try:
-            born = await self._insist(lambda: self._client.enqueue(births))
+            born = await self._insist(lambda: self._client.enqueue(births, within=task._within))
         except IdempotencyKeyReuse as error:
             raise StepMismatch(self.id, error.key, f"job {error.job_id}", "another call") from error
         return [Child(one.id, self, task.signature.returns, replayed=one.replayed) for one in born]
