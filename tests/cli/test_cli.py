@@ -127,6 +127,13 @@ def test_a_noun_alone_lists_what_there_is_and_an_unknown_word_after_it_is_named(
     assert "no command or argument 'sett'" in done.stderr
 
 
+@pytest.mark.parametrize("noun", ["agents", "approvals", "queues", "subscriptions", "tokens", "types", "workers"])
+def test_a_list_of_nothing_says_so(tmp_path: Path, noun: str) -> None:
+    cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+    assert cli(noun).stdout == f"no {noun}\n"
+    assert cli.json(noun) == {"items": []}
+
+
 def test_text_from_jobs_never_steers_the_terminal(cli: CLI) -> None:
     id = cli("jobs", "add", "t", '"\x1b[31mred\u202e"'.replace("\x1b", "\\u001b"), "--tag", "\u202eevil").stdout.strip()
     for done in (cli("jobs", "show", id), cli("jobs", "list")):

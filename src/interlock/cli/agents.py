@@ -34,6 +34,8 @@ def list_(
     agents = run(common, command)
     if common.json:
         output.as_json({"items": [shown.agent_to_dict(agent) for agent in agents]})
+    elif not agents:
+        output.say("no agents")
     else:
         output.table(
             ("agent", "max concurrency", "strict", "made by"),

@@ -29,6 +29,8 @@ def list_(*, common: Anywhere = NOTHING) -> None:
     stats, now = run(common, command)
     if common.json:
         output.as_json({"items": [shown.stats_to_dict(s, now=now) for s in stats]})
+    elif not stats:
+        output.say("no queues")
     else:
         output.table(
             ("type", *COUNTS, "oldest ready", "paused by"),

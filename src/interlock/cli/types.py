@@ -33,6 +33,8 @@ def list_(*, common: Anywhere = NOTHING) -> None:
     types = run(common, command)
     if common.json:
         output.as_json({"items": [shown.type_to_dict(type) for type in types]})
+    elif not types:
+        output.say("no types")
     else:
         output.table(
             ("type", "schema", "requires", "defaults"),
