@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import subprocess
 import sys
@@ -294,3 +295,25 @@ async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_take
     while events := context.take_events():
         taken += [event.message for event in events]
     assert taken == messages
+
+
+async def test_a_plain_function_around_an_asynchronous_one_is_awaited_as_a_step_is(app: StoreApp) -> None:
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    around: Any = app.task(name="around")(lambda number: double(number))
+    handle = await around.enqueue(21)
+    await app.drain()
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 42
+
+
+@pytest.mark.parametrize("content", [Path("report.md"), io.BytesIO(b"report"), None])
+async def test_what_is_neither_bytes_nor_text_is_no_file_and_is_refused_in_words(app: StoreApp, content: Any) -> None:
+    @app.task(max_attempts=1)
+    async def attach(ctx: interlock.Context) -> None:
+        await ctx.attach("report.md", content)
+
+    handle = await attach.enqueue()
+    await app.drain()
+    assert "a file is given as its bytes or text, not as" in ((await app.job(handle.id)).error or "")

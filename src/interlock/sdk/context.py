@@ -161,6 +161,8 @@ class Context:
         """The id of a file of the job; the same name again replaces it."""
         if isinstance(content, str):
             content, content_type = content.encode(), content_type or "text/plain; charset=utf-8"
+        elif not isinstance(content, (bytes, bytearray, memoryview)):
+            raise TypeError(f"a file is given as its bytes or text, not as {type(content).__name__}: read it first")
         file = File(name, content, content_type)
         return await self._insist(lambda: self._client.attach(Holder(*self._holder()), file))
 

@@ -7,6 +7,7 @@ import contextlib
 import traceback
 from collections.abc import Coroutine, Iterator
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Final
 
 from interlock import tracing
@@ -65,6 +66,8 @@ async def _ended(run: Run, threads: Threads) -> Finish | None:
             result = await run.task.function(**arguments)
         else:
             result = await _in_thread(run, threads, arguments)
+            if isawaitable(result):  # a plain function around an asynchronous one
+                result = await result
     except asyncio.CancelledError:
         if run.ending is None and _is_cancelled_from_outside():
             raise  # not one run is stopped, the whole worker is
