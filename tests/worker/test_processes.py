@@ -19,7 +19,7 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status, Verb
 from tests.support.children import is_alive
 from tests.support.eventually import PATIENCE_SECONDS, eventually
-from tests.support.postgres import Postgres
+from tests.support.postgres import Postgres, free_port
 from tests.support.stores import APP_LOGIN, ENGINES, empty_database
 
 PATIENT = {"--lease": "600", "--grace": "600"}
@@ -253,3 +253,11 @@ def test_a_wrong_command_line_is_refused_with_a_reason(
     worker = plain_shop.worker(*options, target=target)
     _, said = worker.communicate(timeout=PATIENCE_SECONDS)
     assert (worker.returncode, says in said) == (2, True), said
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_workers_that_are_to_end_by_themselves_do_so_when_nobody_is_there(plain_shop: Shop, processes: str) -> None:
+    nowhere = f"postgresql://nobody@127.0.0.1:{free_port()}/jobs"
+    worker = plain_shop.worker("--drain", "--processes", processes, "--database", nowhere)
+    _, said = worker.communicate(timeout=PATIENCE_SECONDS)
+    assert (worker.returncode, "cannot be reached" in said) == (5, True), said

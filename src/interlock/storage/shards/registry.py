@@ -9,6 +9,7 @@ from typing import Any, Final
 from interlock.domain.presence import Presence, Sighting
 from interlock.domain.registry import Agent, JobType, Minute, QueueStats, Registry
 from interlock.domain.why import Circumstances
+from interlock.storage.postgres.why import MOST_NAMED
 from interlock.storage.shards.routing import Routing
 
 _PAUSE: Final = ("paused_at", "paused_by", "pause_reason")
@@ -100,5 +101,5 @@ def _same_worker(one: Presence, other: Presence) -> Presence:
     return seen._replace(
         first_seen_at=min(firsts, default=None),
         running=one.running + other.running,
-        job_ids=(*one.job_ids, *other.job_ids),
+        job_ids=sorted((*one.job_ids, *other.job_ids))[:MOST_NAMED],
     )
