@@ -282,7 +282,12 @@ async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_take
     job = await client.get((await chatty.enqueue()).id)
     context = interlock.Context(Grant(job), client, asyncio.get_running_loop(), Threads())
     messages = [str(number) for number in range(20_000)]
-    telling = threading.Thread(target=lambda: [context.event(message) for message in messages])
+
+    def tell() -> None:
+        for message in messages:
+            context.event(message)
+
+    telling = threading.Thread(target=tell)
     taken: list[str] = []
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
