@@ -321,11 +321,11 @@ class IdempotencyKeyReuse(Invalid):
 
     code = "idempotency_key_reuse"
 
-    def __init__(self, key: str, job_id: str) -> None:
-        self.key, self.job_id = key, job_id
+    def __init__(self, key: str, job_id: str, *, what: str = "job") -> None:
+        self.key, self.job_id, self.what = key, job_id, what
         super().__init__(
-            f"idempotency key {key!r} belongs to job {job_id}, which was enqueued with another body",
-            pointer="/idempotency_key",
+            f"idempotency key {key!r} belongs to {what} {job_id}, which was made with another body",
+            pointer="/idempotency_key" if what == "job" else "/key",
         )
 
 

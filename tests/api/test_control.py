@@ -197,6 +197,10 @@ async def test_subscriptions_show_their_secret_once(api: Api) -> None:
     again = await api.post("/v1/subscriptions", body)
     assert api.ok(again)["secret"] is None
     assert again.headers["idempotent-replay"] == "true"
+    reused = problem(
+        await api.post("/v1/subscriptions", body | {"events": ["job.failed"]}), 422, "idempotency_key_reuse"
+    )
+    assert (reused["what"], reused["id"], reused["errors"][0]["pointer"]) == ("subscription", made["id"], "/key")
     path = f"/v1/subscriptions/{made['id']}"
     for seen in (await api.get(path), await api.get("/v1/subscriptions")):
         assert made["secret"] not in seen.text

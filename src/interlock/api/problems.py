@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.domain import text
-from interlock.errors import Error, Fatal, Invalid, NotFound, Unavailable, Unsatisfiable
+from interlock.errors import Error, Fatal, IdempotencyKeyReuse, Invalid, NotFound, Unavailable, Unsatisfiable
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
@@ -81,13 +81,14 @@ def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
 
 def facts(error: Error) -> dict[str, Any]:
     """What an error tells a program besides its sentence: its attributes, as members of their own."""
-    if isinstance(error, NotFound) and error.what != "job":
-        return {"what": error.what, "id": _plain(error.job_id)}
-    return {
+    found = {
         name: _plain(value) if isinstance(value, str) else value
         for name, value in vars(error).items()
         if name not in _FRAME and isinstance(value, (str, int))
     }
+    if isinstance(error, (NotFound, IdempotencyKeyReuse)) and error.what != "job":
+        found["id"] = found.pop("job_id")
+    return found
 
 
 def headers(error: Exception) -> dict[str, str]:

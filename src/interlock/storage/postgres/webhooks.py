@@ -52,7 +52,7 @@ class PostgresOutbox:
             raise too_many_subscriptions()
         id = new.id if new.id in found else next(iter(found))
         if found[id] != new.body_sha256:
-            raise IdempotencyKeyReuse(str(new.key), id)
+            raise IdempotencyKeyReuse(str(new.key), id, what="subscription")
         (subscription,) = await self._subscriptions(tenant, id=id)
         return Subscribed(subscription, id != new.id)
 

@@ -150,7 +150,7 @@ def _subscribe(connection: Connection, tenant: str, new: NewSubscription) -> Sub
     if found and found[0][0] != new.id:
         ((id, body),) = found
         if body != new.body_sha256:
-            return IdempotencyKeyReuse(str(new.key), id)
+            return IdempotencyKeyReuse(str(new.key), id, what="subscription")
         return Subscribed(_subscriptions(connection, tenant, id=id)[0], True)
     ((count,),) = connection.rows(_SQL["count_subscriptions"], {"tenant": tenant})
     if count >= MOST_SUBSCRIPTIONS and not found:
