@@ -288,6 +288,17 @@ async def _is(fact: bool) -> bool:
     return fact
 
 
+@pytest.mark.parametrize("blank", [b"\r\n", b"\n", b"\r\n\r\n"])
+async def test_blank_lines_before_the_first_request_are_passed_over(calm: Api, blank: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", calm.port)
+    writer.write(blank)
+    await asyncio.sleep(0.1)  # so that they come alone; together with the request they prove nothing
+    writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert parsed(await reader.read()).status_code == 200
+    writer.close()
+
+
 @pytest.mark.parametrize("target", ["http://evil.example/healthz", "http://localhost:1/healthz", "/healthz#x"])
 async def test_a_target_that_names_another_host_or_a_fragment_is_refused(calm: Api, target: str) -> None:
     said = await exchange(calm, f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())

@@ -124,7 +124,7 @@ class Protocol(HttpToolsProtocol):
         else:
             if self._in_head and self._head_timer is None:  # most heads come whole, and need no timer
                 self._await_head()
-            if between and self._between:
+            if between and self._between and self.headers:  # none before the first request, only blank lines
                 self._heads.remember(data, self.headers)
 
     def on_message_begin(self) -> None:
