@@ -66,7 +66,7 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
     """Trimmed, visible, unique names in sorted order, or Invalid."""
     if isinstance(values, str):  # which would be taken apart into its letters
         raise Invalid(f"{what} is a list of names, not {values!r}", pointer=f"/{what}")
-    cleaned = set()
+    cleaned: set[str] = set()
     for value in values:
         if len(cleaned) == MOST_NAMES:
             raise Invalid(f"{what} has too many entries; at most {MOST_NAMES} are taken", pointer=f"/{what}")

@@ -46,8 +46,9 @@ def compiled(schema: str) -> Compiled:
 def check(schema: str, text: str, *, what: str) -> None:
     """Refuse a JSON text that the schema does not allow, naming the places at fault where that is not too dear."""
     known, value = compiled(schema), json.loads(text)
-    rules = known.effort.parts
-    if rules is None and (rules := known.effort.rules(value, MOST_RULES)) > MOST_RULES:
+    parts = known.effort.parts
+    rules = known.effort.rules(value, MOST_RULES) if parts is None else parts
+    if rules > MOST_RULES:
         raise Invalid(f"{what} takes too long to compare with its schema", pointer=f"/{what}")
     if known.validator.is_valid(value):
         return
