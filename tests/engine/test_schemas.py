@@ -93,3 +93,13 @@ def test_a_part_may_be_referred_to_by_its_anchor() -> None:
 def test_a_part_with_an_address_of_its_own_is_refused() -> None:
     schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "https://example.com/a", "type": "string"}}}
     assert refusal(schema, "x").pointer == "/schema"
+
+
+def test_patterns_share_the_memory_of_a_schema() -> None:
+    word = {"pattern": "^[\\p{L}\\p{N} ]{1,100}$"}
+    check(json.dumps(word), '"a word"', what="payload")
+    assert refusal(word, "!").pointer == "/payload"
+    many = {"allOf": [{"pattern": f"^[\\p{{L}}{n}]{{1,100}}$"} for n in range(50)]}
+    assert refusal(many, "a").pointer == "/schema"
+    plain = {"properties": {f"p{n}": {"pattern": "^[a-z0-9_-]{1,64}$"} for n in range(200)}}
+    check(json.dumps(plain), '{"p1": "a"}', what="payload")

@@ -12,6 +12,8 @@ from interlock.engine.effort import Effort
 from interlock.errors import Fault, Invalid
 
 MOST_FAULTS: Final = 20
+LIGHT_BYTES: Final = 1024 * 1024
+HEAVY_BYTES: Final = 16 * 1024 * 1024
 MOST_RULES: Final = 1_000_000  # applied to one text
 # To explain is much dearer than to judge: every fault carries copies of the value and of the rule that it broke.
 MOST_RULES_EXPLAINED: Final = 2_000
@@ -27,20 +29,52 @@ class Compiled(NamedTuple):
     size: int
 
 
-@lru_cache(1024)
 def compiled(schema: str) -> Compiled:
     """A schema, which is JSON text; one that is none is Invalid."""
+    return _light(schema) or _heavy(schema)
+
+
+@lru_cache(1024)
+def _light(schema: str) -> Compiled | None:
+    """A schema as most are, or None: for one that is none, and for one whose patterns need more memory."""
+    try:
+        return _made(schema, LIGHT_BYTES)
+    except Invalid:
+        return None
+
+
+@lru_cache(16)
+def _heavy(schema: str) -> Compiled:
+    return _made(schema, HEAVY_BYTES)
+
+
+def _made(schema: str, room: int) -> Compiled:
+    """A schema whose patterns share this much memory: a few letters of one can stand for megabytes."""
     try:
         parsed = json.loads(schema)
         if isinstance(parsed, str):  # which would be taken for the text of a schema
             raise TypeError("a string is none")
-        validator = jsonschema_rs.validator_for(
-            parsed, pattern_options=jsonschema_rs.RegexOptions(), offline=True, validate_formats=True
-        )
+        options = jsonschema_rs.RegexOptions(size_limit=room // max(_patterns(parsed), 1))
+        validator = jsonschema_rs.validator_for(parsed, pattern_options=options, offline=True, validate_formats=True)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
         message = getattr(error, "message", None) or str(error)
         raise Invalid(f"this is not a JSON Schema that can be used: {message}", pointer="/schema") from None
     return Compiled(validator, Effort(parsed), len(schema))
+
+
+def _patterns(schema: Any) -> int:
+    """How many patterns there are at most."""
+    found = 0
+    waiting = [schema]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            named = one.get("patternProperties")
+            found += isinstance(one.get("pattern"), str) + (len(named) if isinstance(named, dict) else 0)
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return found
 
 
 def check(schema: str, text: str, *, what: str) -> None:
