@@ -45,7 +45,8 @@ async def work_through(store: Store, tenants: Sequence[str], jobs: int) -> float
         done = 0
         ask = ClaimAsk("worker", types=frozenset(TYPES), limit=BATCH)
         for start in range(0, jobs, BATCH):
-            new = [NewJob(wire.new_id(), TYPES[i % len(TYPES)], payload(i)) for i in range(start, start + BATCH)]
+            some = range(start, min(start + BATCH, jobs))
+            new = [NewJob(wire.new_id(), TYPES[i % len(TYPES)], payload(i)) for i in some]
             await store.enqueue(tenant, new)
             granted = await store.claim(tenant, ask)
             orders = [Complete(job.id, job.fence, "worker") for job in granted]
@@ -134,9 +135,8 @@ async def moved(server: Postgres, waiting: int) -> tuple[Moved, float, float]:
         answered: list[float] = []
         try:
             for start in range(0, waiting, 1_000):
-                await router.enqueue(
-                    tenant, [NewJob(wire.new_id(), TYPES[0], payload(start + i)) for i in range(1_000)]
-                )
+                some = range(start, min(start + 1_000, waiting))
+                await router.enqueue(tenant, [NewJob(wire.new_id(), TYPES[0], payload(i)) for i in some])
 
             async def produce() -> None:
                 while True:

@@ -8,6 +8,8 @@ import pytest
 
 from bench.peers.__main__ import main
 from bench.peers.environments import PEERS
+from bench.shards import work_through
+from interlock.storage.contract import Store
 
 
 @pytest.fixture
@@ -45,3 +47,8 @@ def test_every_peer_is_pinned_and_has_its_script_and_its_target() -> None:
         assert "==" in peer.packages[0] or "@" in peer.packages[0]
         assert (Path(__file__).parent.parent / "bench" / "peers" / "contestants" / peer.script).is_file()
         assert peer.target is not None
+
+
+async def test_any_number_of_jobs_can_be_worked_through(store: Store) -> None:
+    assert await work_through(store, ["one", "other"], 3) > 0
+    assert sum(stats.succeeded for stats in await store.stats("one")) == 3
