@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import asyncpg
 
@@ -54,8 +55,9 @@ class Bell:
         if self._task is None:
             self._task = asyncio.create_task(self._keep_connected())
 
-    def _hear(self, connection: Any, sender: int, *_: object) -> None:
-        if sender != connection.get_server_pid():  # our own was heard here when it was rung
+    def _hear(self, ours: int, _: object, sender: int, *__: object) -> None:
+        """The connection may be closed by now: whose it was is known from its beginning."""
+        if sender != ours:  # our own was heard here when it was rung
             self._signal.fire()
 
     async def _keep_connected(self) -> None:
@@ -64,7 +66,7 @@ class Bell:
             try:
                 connection = await self._nodes.connect(command_timeout=5)
                 await connection.execute(_HASTY)
-                await connection.add_listener(CHANNEL, self._hear)
+                await connection.add_listener(CHANNEL, partial(self._hear, connection.get_server_pid()))
                 await self._pass_on(connection)
             except Exception:  # whatever it was: this task is the only one that can ring again
                 await asyncio.sleep(RECONNECT_SECONDS)
