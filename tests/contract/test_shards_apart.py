@@ -18,6 +18,7 @@ from interlock.domain.token import NewToken, Token
 from interlock.errors import Indeterminate, Invalid
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.postgres.why import MOST_NAMED
 from interlock.storage.shards.opening import open_router
 from interlock.storage.shards.router import Router
 from interlock.wire import new_id
@@ -99,7 +100,7 @@ async def test_a_claim_that_may_have_been_granted_somewhere_is_not_answered_with
 ) -> None:
     id = await desk.add()
     claim = PostgresStore.claim
-    cut = []
+    cut: list[PostgresStore] = []
 
     async def claim_and_cut(store: PostgresStore, *args: Any, **named: Any) -> list[Job]:
         granted = await claim(store, *args, **named)
@@ -165,6 +166,14 @@ async def test_tokens_and_subscriptions_from_before_the_current_shard_changed_ar
     for id in subscriptions:
         assert await store.outbox.subscription(tenant, id) is not None
         assert await store.outbox.renew(tenant, id, 60.0) is not None
+
+
+async def test_the_first_jobs_of_a_worker_are_named_whichever_shards_they_are_on(desk: Desk, map: Map) -> None:
+    for _ in range(MOST_NAMED):
+        await on_each(desk, map)
+    ids = [job.id for job in await desk.claim(limit=2 * MOST_NAMED)]
+    (worker,) = await desk.store.workers(desk.tenant, limit=10)
+    assert (worker.running, list(worker.job_ids)) == (2 * MOST_NAMED, sorted(ids)[:MOST_NAMED])
 
 
 async def ended_on_each(desk: Desk, map: Map) -> int:
