@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from interlock import assemble, config, tracing
 from interlock.cli import logs
 from interlock.cli.output import inert
-from interlock.cli.session import REFUSED, USAGE, Anywhere, exit_code, loop_factory, token_of
+from interlock.cli.session import NOT_REACHABLE, REFUSED, USAGE, Anywhere, exit_code, loop_factory, token_of
 from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
 from interlock.worker.fleet import Fleet
@@ -79,7 +79,8 @@ def worker(
         if name is not None:
             refuse("several processes cannot share one --name")
         logs.configure()
-        sys.exit(Fleet(serve, (order,), processes, hopeless=(USAGE, REFUSED)).run())
+        hopeless = (USAGE, REFUSED, NOT_REACHABLE) if drain or once else (USAGE, REFUSED)
+        sys.exit(Fleet(serve, (order,), processes, hopeless=hopeless).run())
     else:
         serve(order)
 
