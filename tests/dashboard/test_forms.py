@@ -275,3 +275,15 @@ async def test_enter_in_a_field_decides_nothing(board: Board, stage: Scene, chro
         await page.get_by_label(field).press("Enter")
     await page.get_by_label("Comment").fill("still here")
     assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
+
+
+async def test_a_refusal_names_every_field_at_fault(board: Board, stage: Scene, chromium: Browser) -> None:
+    counts = {"type": "integer", "minimum": 1}
+    schema = {"properties": {"copies": counts, "to": {"type": "object", "properties": {"floor": counts}}}}
+    gate = await a_gate(board, stage.tenant, schema, {"copies": 0, "to": {"floor": 0}})
+    page = await (await patient(chromium)).new_page()
+    await page.goto(f"{board.url}/approvals/{gate}")
+    await page.locator("form.decide").evaluate("form => { form.noValidate = true }")
+    await follow(page.get_by_role("button", name="Approve"))
+    lines = (await page.get_by_role("alert").inner_text()).split("\n")
+    assert [line.partition(":")[0] for line in lines] == ["copies", "to/floor"]

@@ -57,7 +57,7 @@ async def decide(ask: Ask) -> View | Reply:
             ask.who, gate.id, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest")
         )
     except Invalid as error:
-        return await _shown(ask, gate, wrong=str(error))
+        return await _shown(ask, gate, wrong=told(error))
     if after.status is GateStatus.OPEN:
         return go(f"/approvals/{gate.id}", said="voted")
     waiting = await _waiting(ask)
@@ -108,6 +108,12 @@ async def _waiting(ask: Ask) -> list[Approval]:
     found = await ask.engine.gates.list(ask.tenant, GateFilter(status=GateStatus.OPEN, limit=AT_ONCE))
     mine = [gate for gate in found if not any(vote.voter == ask.who.actor for vote in gate.votes)]
     return sorted(mine, key=lambda gate: gate.expires_at)
+
+
+def told(error: Invalid) -> str:
+    """What is wrong with a form, each fault by the name of its field."""
+    named = ((fault.pointer.removeprefix("/data").lstrip("/"), fault.message) for fault in error.faults)
+    return "\n".join(f"{name}: {message}" if name and name not in message else message for name, message in named)
 
 
 def decision_of(ask: Ask) -> Decision:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interlock.dashboard import forms
-from interlock.dashboard.pages.approvals import decision_of, gate_of
+from interlock.dashboard.pages.approvals import decision_of, gate_of, told
 from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
 from interlock.domain.approval import Approval, Decision
 from interlock.errors import Invalid
@@ -36,7 +36,7 @@ async def decide(ask: Ask) -> View | Reply:
             token, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest"), who=who
         )
     except Invalid as error:
-        return await _shown(ask, token, gate, wrong=str(error))
+        return await _shown(ask, token, gate, wrong=told(error))
     return go("/approve", said=str(after.status))
 
 
