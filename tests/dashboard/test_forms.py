@@ -197,13 +197,19 @@ def test_an_object_inside_is_a_part_of_the_form_and_left_out_if_nothing_is_in_it
         "data.to.mail": "true",
         "data.copy.name": "",
         "data.copy.mail": "",
-        "data.a~1b": "x",
+        "data.a.b": "x",
     }
     text = forms.data(NESTED, Fields(urlencode(filled)))
     assert json.loads(text or "") == {"to": {"name": "Ada", "mail": True}, "a.b": "x"}
 
     to, *_ = forms.refilled(forms.inputs(NESTED, None), Fields(urlencode(filled)))
     assert [field.value for field in to.fields][:2] == ["Ada", "true"]
+
+
+def test_parts_whose_names_cannot_be_told_apart_are_json() -> None:
+    text = {"type": "string"}
+    alike = {"properties": {"a.b": text, "a": {"type": "object", "properties": {"b": text}}}}
+    assert [field.kind for field in forms.inputs(json.dumps(alike), None)] == ["json"]
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
@@ -235,8 +241,8 @@ async def a_gate(board: Board, tenant: str, schema: object, details: object) -> 
     """A job that asks for data of this shape."""
     await board.engine.jobs.enqueue(local(tenant), JobRequest(type="write"))
     (job,) = await board.engine.leases.claim(tenant, ClaimAsk("gpu", frozenset({"write"})))
-    texts = {"details": json.dumps(details), "schema": json.dumps(schema)}
-    opened = await board.engine.gates.open(local(tenant), OpenGate(job.id, job.fence, "gpu", "", "Send it?", **texts))
+    order = OpenGate(job.id, job.fence, "gpu", "", "Send it?", details=json.dumps(details), schema=json.dumps(schema))
+    opened = await board.engine.gates.open(local(tenant), order)
     assert opened.approval is not None
     return opened.approval.id
 

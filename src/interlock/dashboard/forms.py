@@ -37,6 +37,7 @@ class Input(NamedTuple):
     bounds: tuple[tuple[str, float], ...] = ()  # as attributes of the field
     fields: tuple[Input, ...] = ()  # of a group
     may_be_null: bool = False
+    key: str = ""  # its name in the object that it is a part of
 
     @property
     def needs_a_choice(self) -> bool:
@@ -68,7 +69,8 @@ def inputs(schema: str | None, proposed: str | None) -> list[Input]:
     if not rule(root, root).properties and proposed is not None and not fits(schema, proposed):
         given = ABSENT
     whole = _Maker(root).field(WHOLE, "Data", root, given, required=True, depth=0)
-    if sum(1 for _ in _simple([whole])) > MOST_INPUTS:
+    names = [field.name for field in _simple([whole])]
+    if len(names) > MOST_INPUTS or len({*names}) < len(names):
         whole = _as_json(whole, given)
     return list(whole.fields) or [whole]
 
@@ -130,13 +132,13 @@ class _Maker:
         given = value if isinstance(value, dict) else {}
         fields = tuple(
             self.field(
-                f"{base.name}.{name.replace('~', '~0').replace('.', '~1')}",
+                f"{base.name}.{name}",
                 name,
                 part,
                 given.get(name, ABSENT),
                 required=base.required and name in wanted.required,
                 depth=depth + 1,
-            )
+            )._replace(key=name)
             for name, part in wanted.properties.items()
         )
         return base._replace(kind="group", fields=fields)
@@ -176,9 +178,8 @@ def _as_json(base: Input, value: Any) -> Input:
 
 
 def _object(fields: Sequence[Input], form: Fields) -> str:
-    parts = ((field.name.rpartition(".")[2], _text(field, form)) for field in fields)
-    named = ((name.replace("~1", ".").replace("~0", "~"), text) for name, text in parts if text is not None)
-    return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in named) + "}"
+    parts = ((field.key, _text(field, form)) for field in fields)
+    return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in parts if text is not None) + "}"
 
 
 def _text(field: Input, form: Fields) -> str | None:
