@@ -1,0 +1,25 @@
+"""Moves that may end on the way, and where a tenant lives after them."""
+
+from __future__ import annotations
+
+from interlock.storage.shards.move import Moved, Mover
+from interlock.storage.shards.router import Router
+from tests.contract.builders import Desk
+
+
+class Stop(Exception):
+    """Ends a move at a point, as if the mover had died there."""
+
+
+async def move(owners: dict[str, str], desk: Desk, target: str, *, until: str | None = None) -> Moved:
+    def at(point: str) -> None:
+        if point == until:
+            raise Stop
+
+    return await Mover(owners, stale_seconds=0.02, step=2, at=at).move(desk.tenant, target)
+
+
+async def home_of(desk: Desk) -> str:
+    assert isinstance(desk.store, Router)
+    (shard,) = await desk.store.homes(desk.tenant)
+    return shard.name
