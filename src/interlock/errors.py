@@ -33,15 +33,12 @@ Error
 ├── Unavailable           503  the database cannot be reached now
 │   ├── Indeterminate          the connection broke around a commit
 │   └── TenantMoved            the tenant lives on another shard, or is on its way there
-├── JobFailed                  a job whose result was awaited has failed (these three are raised by the SDK alone)
-├── JobCancelled               likewise, cancelled
+├── JobFailed, JobCancelled    how a job ended whose result was awaited (these three are raised by the SDK alone)
 ├── StepMismatch               a run does not do again what was recorded of it
 └── Fatal                      the process must stop
     ├── StorageBroken          a failed fsync, a corrupt page
     └── SchemaMismatch         the database is older or newer than this program
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
@@ -52,8 +49,7 @@ class Error(Exception):
 
     code = "error"
     status = 500
-    pointer: str = ""
-    """The place in the request that is at fault, where it is known."""
+    pointer: str = ""  # the place in the request that is at fault, where it is known
 
 
 class Malformed(Error):
@@ -139,9 +135,7 @@ class CheckpointConflict(Conflict):
 
     def __init__(self, job_id: str, seq: int, current: int) -> None:
         self.job_id, self.seq, self.current = job_id, seq, current
-        super().__init__(
-            f"job {job_id}: checkpoint {seq} is not newer than {current}; read it again and go on from there"
-        )
+        super().__init__(f"job {job_id}: checkpoint {seq} is not newer than {current}; read it and go on from there")
 
 
 class CancelRequested(Conflict):
@@ -171,10 +165,8 @@ class TokenExists(Conflict):
 
     def __init__(self, key: str, token_id: str) -> None:
         self.key, self.token_id = key, token_id
-        super().__init__(
-            f"key {key!r} belongs to token {token_id}, whose text was shown once and is not kept; "
-            "if it was lost, revoke that token and make another one under a new key"
-        )
+        lost = "if it was lost, revoke that token and make another one under a new key"
+        super().__init__(f"key {key!r} belongs to token {token_id}, whose text was shown once and is not kept; {lost}")
 
 
 class ParentEnded(Conflict):
