@@ -209,10 +209,10 @@ async def test_a_list_is_read_to_its_end_and_back_again(
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/jobs?status=done", "There is no status “done”; there are queued, "),
-        ("/approvals?status=done", "There is no status “done”; there are open, "),
-        ("/webhooks/deliveries?status=done", "There is no status “done”; there are pending, "),
-        ("/jobs?created_after=noon", "Created_after is not a time such as 2026-01-31T12:00."),
+        ("/jobs?status=done", "there is no status “done”; there are queued, "),
+        ("/approvals?status=done", "there is no status “done”; there are open, "),
+        ("/webhooks/deliveries?status=done", "there is no status “done”; there are pending, "),
+        ("/jobs?created_after=noon", "created_after is not a time such as 2026-01-31T12:00"),
     ],
 )
 async def test_an_address_that_makes_no_sense_is_told_what_would(
