@@ -201,6 +201,21 @@ async def test_a_job_that_resumes_on_denial_goes_on_and_knows(desk: Desk) -> Non
     assert (again.attempt, told.decision, told.comment) == (1, DENY, "no")
 
 
+async def test_urgent_lists_have_the_open_gates_that_end_first_and_go_on_from_any_place(desk: Desk) -> None:
+    gates: list[Approval] = []
+    for i, seconds in enumerate((500, 100, 300, 100, 400, 200)):
+        job = await desk.running(type=f"t{i}")
+        gates.append((await waiting(desk, job=job, expires_in_seconds=seconds))[1])
+    await decided(desk, ballot(gates.pop(), APPROVE))
+    seen: list[Approval] = []
+    filter = GateFilter(status=GateStatus.OPEN, limit=2, urgent=True)
+    while page := await desk.store.find_approvals(desk.tenant, filter):
+        assert len(page) <= 2
+        seen += page
+        filter = filter._replace(before=filter.place_of(page[-1]))
+    assert seen == sorted(gates, key=lambda gate: (gate.expires_at, gate.id))
+
+
 async def test_lists_are_newest_first_and_go_on_from_any_place(desk: Desk) -> None:
     gates: list[Approval] = []
     for i in range(7):

@@ -132,13 +132,18 @@ class Mint(NamedTuple):
 
 
 class GateFilter(NamedTuple):
-    """Which gates a list shows: newest first, from the place (opened_at, id) on."""
+    """Which gates a list shows: newest first, from the place (opened_at, id) on; if urgent, open ones by their end."""
 
     status: GateStatus | None = None
     job_id: str | None = None
     fence: int | None = None  # with a job: the gate that its grant with this fence opened
     before: tuple[int, str] | None = None
     limit: int = 50
+    urgent: bool = False  # open ones, those that end first, from the place (expires_at, id) on
+
+    def place_of(self, gate: Approval) -> tuple[int, str]:
+        """Where a page that ends with this gate is gone on from."""
+        return (gate.expires_at if self.urgent else gate.opened_at), gate.id
 
 
 class Ruling(NamedTuple):

@@ -25,13 +25,14 @@ async def approvals(ask: Ask) -> View | Reply:
     """List gates, by default those that wait for somebody."""
     wanted = ask.query.one("status") or GateStatus.OPEN
     status = None if wanted == ALL else one_of(GateStatus, wanted, "status")
-    filter = GateFilter(status=status, before=_place(ask.query.one("before")), limit=AT_ONCE + 1)
+    urgent = status is GateStatus.OPEN
+    filter = GateFilter(status=status, before=_place(ask.query.one("before")), limit=AT_ONCE + 1, urgent=urgent)
     found = await ask.engine.gates.list(ask.tenant, filter)
     shown = found[:AT_ONCE]
-    next = {"before": f"{shown[-1].opened_at}.{shown[-1].id}"} if len(found) > AT_ONCE else None
+    next = {"before": "{}.{}".format(*filter.place_of(shown[-1]))} if len(found) > AT_ONCE else None
     return show(
         "approvals.html",
-        gates=sorted(shown, key=lambda gate: gate.expires_at) if status is GateStatus.OPEN else shown,
+        gates=shown,
         details={gate.id: tree(gate.details) for gate in shown if len(gate.details or "") <= LONGEST_DETAILS},
         jobs=await known_jobs(ask, [gate.job_id for gate in shown]),
         wanted=wanted,
@@ -105,9 +106,8 @@ def gate_of(gate: Approval, job: Job, form: Fields, wrong: str | None) -> dict[s
 
 async def _waiting(ask: Ask) -> list[Approval]:
     """The open gates that this caller has not voted on, the most urgent first."""
-    found = await ask.engine.gates.list(ask.tenant, GateFilter(status=GateStatus.OPEN, limit=AT_ONCE))
-    mine = [gate for gate in found if not any(vote.voter == ask.who.actor for vote in gate.votes)]
-    return sorted(mine, key=lambda gate: gate.expires_at)
+    found = await ask.engine.gates.list(ask.tenant, GateFilter(status=GateStatus.OPEN, limit=AT_ONCE, urgent=True))
+    return [gate for gate in found if not any(vote.voter == ask.who.actor for vote in gate.votes)]
 
 
 def told(error: Invalid) -> str:

@@ -23,7 +23,6 @@ from interlock.errors import NotFound
 pages = Pages()
 
 FEW: Final = 5
-URGENT_AMONG: Final = 50  # of so many open gates, the newest, those are shown that end first
 MOST_WORKERS: Final = 20
 STALE_SECONDS: Final = 300.0
 _seen: WeakKeyDictionary[Engine, Ages] = WeakKeyDictionary()
@@ -36,7 +35,7 @@ async def overview(ask: Ask) -> View | Reply:
     queues, minutes, gates, dead, stale, workers = await asyncio.gather(
         reads.queues(tenant),
         reads.minutes(tenant),
-        ask.engine.gates.list(tenant, GateFilter(status=GateStatus.OPEN, limit=max(FEW, URGENT_AMONG))),
+        ask.engine.gates.list(tenant, GateFilter(status=GateStatus.OPEN, limit=FEW, urgent=True)),
         reads.jobs(tenant, Filter(statuses=(Status.DEAD_LETTER,), limit=FEW)),
         reads.jobs(tenant, Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=FEW)),
         ask.engine.workers.seen(tenant, limit=MOST_WORKERS),
@@ -45,7 +44,7 @@ async def overview(ask: Ask) -> View | Reply:
     busy = await known_jobs(ask, [id for worker in workers for id in worker.job_ids[:3]])
     return show(
         "overview.html",
-        gates=sorted(gates, key=lambda gate: gate.expires_at)[:FEW],
+        gates=gates,
         dead=dead,
         stale=stale,
         stale_seconds=STALE_SECONDS,

@@ -16,11 +16,11 @@ async def by_id(connection: Conn, tenant: str, ids: Sequence[str], *, lock: bool
 
 
 async def find(connection: Conn, tenant: str, filter: GateFilter) -> list[Approval]:
-    """Newest first."""
-    opened_at, id = filter.before or (None, None)
-    status = None if filter.status is None else str(filter.status)
+    """In the order that the filter asks for."""
+    f, (at, id) = filter, filter.before or (None, None)
+    status = None if f.status is None else str(f.status)
     rows = await connection.fetch(
-        call("find_approvals", 7), tenant, status, filter.job_id, filter.fence, opened_at, id, filter.limit
+        call("find_approvals", 8), tenant, status, f.job_id, f.fence, at, id, f.limit, f.urgent
     )  # fmt: skip
     return [to_approval(row) for row in rows]
 

@@ -39,8 +39,8 @@ class GateRoutes(Routing):
 
     async def find_approvals(self, tenant: str, filter: GateFilter) -> list[Approval]:
         pages = await self._each(tenant, lambda store: store.find_approvals(tenant, filter))
-        newest = sorted(itertools.chain(*pages), key=lambda gate: (gate.opened_at, gate.id), reverse=True)
-        return newest[: filter.limit]
+        found = sorted(itertools.chain(*pages), key=filter.place_of, reverse=not filter.urgent)
+        return found[: filter.limit]
 
     async def gate_of_token(self, sha256: bytes) -> tuple[str, str] | None:
         return await self._search(lambda store: store.gate_of_token(sha256), lambda found: found[0])

@@ -19,6 +19,7 @@ _SQL: Final = {
     for name, statement in load("interlock.storage.sqlite", "approvals.sql").items()
 }
 _NO_PLACE: Final = (1 << 62, "")  # newer than any
+_NO_END: Final = (-1, "")  # before any
 
 
 def by_id(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Approval]:
@@ -27,10 +28,12 @@ def by_id(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, 
 
 
 def find(connection: Connection, tenant: str, filter: GateFilter) -> list[Approval]:
-    """Newest first; open ones and those of one job are found without looking at any other."""
-    opened_at, id = filter.before or _NO_PLACE
-    facts = {"tenant": tenant, "opened_at": opened_at, "id": id, "limit": filter.limit, "status": filter.status}
-    if filter.job_id is not None:
+    """As the filter asks for; open ones and those of one job are found without looking at any other."""
+    at, id = filter.before or (_NO_END if filter.urgent else _NO_PLACE)
+    facts = {"tenant": tenant, "at": at, "id": id, "limit": filter.limit, "status": filter.status}
+    if filter.urgent:
+        rows = connection.rows(_SQL["find_urgent"], facts)
+    elif filter.job_id is not None:
         rows = connection.rows(_SQL["find_of_job"], facts | {"job_id": filter.job_id, "fence": filter.fence})
     elif filter.status is GateStatus.OPEN:
         rows = connection.rows(_SQL["find_open"], facts)

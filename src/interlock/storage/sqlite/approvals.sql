@@ -13,18 +13,23 @@ SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a ON a.tenant = :ten
 -- name: find
 -- A status that is not asked for is no range of an index; so open ones, which people look at, have a statement of their own.
 SELECT {columns} FROM approval a
-WHERE a.tenant = :tenant AND (a.opened_at, a.id) < (:opened_at, :id) AND (:status IS NULL OR a.status = :status)
+WHERE a.tenant = :tenant AND (a.opened_at, a.id) < (:at, :id) AND (:status IS NULL OR a.status = :status)
 ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
+
+-- name: find_urgent
+SELECT {columns} FROM approval a INDEXED BY approval_due
+WHERE a.tenant = :tenant AND a.status = 'open' AND (a.expires_at, a.id) > (:at, :id)
+ORDER BY a.expires_at, a.id LIMIT :limit;
 
 -- name: find_open
 SELECT {columns} FROM approval a INDEXED BY approval_open
-WHERE a.tenant = :tenant AND a.status = 'open' AND (a.opened_at, a.id) < (:opened_at, :id)
+WHERE a.tenant = :tenant AND a.status = 'open' AND (a.opened_at, a.id) < (:at, :id)
 ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
 
 -- name: find_of_job
 SELECT {columns} FROM approval a INDEXED BY approval_of_grant
 WHERE a.tenant = :tenant AND a.job_id = :job_id AND (:fence IS NULL OR a.fence = :fence) AND (:status IS NULL OR a.status = :status)
-  AND (a.opened_at, a.id) < (:opened_at, :id)
+  AND (a.opened_at, a.id) < (:at, :id)
 ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
 
 -- name: of_token

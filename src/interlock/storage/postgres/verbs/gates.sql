@@ -35,26 +35,31 @@ begin
   return query select v.* from interlock.approval_view v where v.tenant = p_tenant and v.id = any(p_ids);
 end $$;
 
--- Newest first, from a place on. Open ones, which people look at, and those of one job are found without looking at any other.
+-- Newest first, or open ones by their end, from a place on. Open ones, which people look at, and those of one job are found without
+-- looking at any other.
 create or replace function interlock.find_approvals(
-  p_tenant text, p_status text, p_job_id uuid, p_fence bigint, p_opened_at timestamptz, p_id uuid, p_limit integer
+  p_tenant text, p_status text, p_job_id uuid, p_fence bigint, p_at timestamptz, p_id uuid, p_limit integer, p_urgent boolean
 ) returns setof interlock.approval_view language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  if p_job_id is not null then
+  if p_urgent then
+    return query select v.* from interlock.approval_view v
+      where v.tenant = p_tenant and v.status = 'open' and (p_id is null or (v.expires_at, v.id) > (p_at, p_id))
+      order by v.expires_at, v.id limit p_limit;
+  elsif p_job_id is not null then
     return query select v.* from interlock.approval_view v
       where v.tenant = p_tenant and v.job_id = p_job_id and (p_fence is null or v.fence = p_fence)
         and (p_status is null or v.status = p_status)
-        and (p_id is null or (v.opened_at, v.id) < (p_opened_at, p_id))
+        and (p_id is null or (v.opened_at, v.id) < (p_at, p_id))
       order by v.opened_at desc, v.id desc limit p_limit;
   elsif p_status = 'open' then
     return query select v.* from interlock.approval_view v
-      where v.tenant = p_tenant and v.status = 'open' and (p_id is null or (v.opened_at, v.id) < (p_opened_at, p_id))
+      where v.tenant = p_tenant and v.status = 'open' and (p_id is null or (v.opened_at, v.id) < (p_at, p_id))
       order by v.opened_at desc, v.id desc limit p_limit;
   else
     return query select v.* from interlock.approval_view v
       where v.tenant = p_tenant and (p_status is null or v.status = p_status)
-        and (p_id is null or (v.opened_at, v.id) < (p_opened_at, p_id))
+        and (p_id is null or (v.opened_at, v.id) < (p_at, p_id))
       order by v.opened_at desc, v.id desc limit p_limit;
   end if;
 end $$;
