@@ -188,7 +188,7 @@ async def test_files_come_along_with_finishes_and_a_bad_one_refuses_its_item_alo
     for _ in range(2):  # the same again answers the same, and keeps nothing twice
         answers = api.ok(await api.post("/v1/finishes", {"items": items}))["items"]
         assert [a.get("status") for a in answers] == ["succeeded", None, "succeeded"]
-        assert answers[1]["error"]["errors"][0]["pointer"] == "/artifacts"
+        assert answers[1]["error"]["errors"][0]["pointer"] == "/artifacts/0"
     kept = [api.ok(await api.get(f"/v1/jobs/{job['id']}/artifacts"))["items"] for job in jobs]
     assert [[one["name"] for one in some] for some in kept] == [["a.txt"], [], ["b"]]
     assert (await api.job(jobs[1]["id"]))["status"] == "running"

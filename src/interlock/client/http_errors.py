@@ -29,7 +29,7 @@ _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
     errors.PreconditionFailed: {"job_id": "", "expected": 0, "version": 0},
     errors.AgentInUse: {"kind": "", "id": ""},
     errors.TooLarge: {"what": "", "size": 0, "limit": 0},
-    errors.IdempotencyKeyReuse: {"key": "", "job_id": ""},
+    errors.IdempotencyKeyReuse: {"key": "", "job_id": "", "what": "job"},
     errors.UnknownType: {"job_type": ""},
     errors.UnknownAgent: {"kind": "", "id": ""},
     errors.Unsatisfiable: {"size": 0},
