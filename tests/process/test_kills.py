@@ -183,6 +183,7 @@ def fill(pipe: Connection, place: Place, ids: list[str]) -> None:
         pipe.send("before")
         await store.enqueue(TENANT, [NewJob(id, "t") for id in ids], whole=True)
         pipe.send("after")
+        await asyncio.get_running_loop().create_future()  # until it is killed
 
     asyncio.run(work())
 
