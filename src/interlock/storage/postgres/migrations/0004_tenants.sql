@@ -29,6 +29,8 @@ grant usage on sequence interlock.route_no, interlock.agent_no, interlock.job_se
 grant select, insert, update on interlock.queue, interlock.job_checkpoint to interlock_app;
 grant select, insert, update on interlock.job to interlock_app;
 grant select, delete on interlock.ready to interlock_app;
+grant update (tenant) on interlock.ready to interlock_app;  -- a claim locks rows, for which this right is asked; none may be written
+create policy lock_only on interlock.ready as restrictive for update to interlock_app using (true) with check (false);
 grant select, update on interlock.lease to interlock_app;
 grant select, insert, update, delete on interlock.claim to interlock_app;
 grant select, insert on interlock.job_await to interlock_app;

@@ -59,6 +59,7 @@ declare
   seen integer;
   want integer := p_limit;
   granted integer;
+  busy xid[];
 begin
   p_tenant := set_config('interlock.tenant', p_tenant, true);  -- cheaper than to perform it
   if p_claim_id is not null then
@@ -89,6 +90,7 @@ begin
   end if;
 
   for attempt in 1..5 loop
+    busy := array(select x::xid from pg_snapshot_xip(pg_current_snapshot()) x);
     with legs as materialized (
       select r.no, r.priority from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(array_append(p_repositories, '')) s(name)
       cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
@@ -100,33 +102,34 @@ begin
     ), picked as materialized (
       select x.at, x.job_id, x.run_at from legs cross join lateral (
         (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
-         where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t and not q.blocked and (q.deadline is null or q.deadline > t)
+         where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
          order by q.run_at, q.seq limit want)
         union all
         (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
          where any_repository and any_key and q.tenant = p_tenant and q.base = legs.no and q.route <> q.base and q.run_at <= t
-           and not q.blocked and (q.deadline is null or q.deadline > t)
+           and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
          order by q.run_at, q.seq limit want)
         union all
         (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
          where any_repository and not any_key and q.tenant = p_tenant and q.across_repositories = legs.no and q.run_at <= t
-           and not q.blocked and (q.deadline is null or q.deadline > t)
+           and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
          order by q.run_at, q.seq limit want)
         union all
         (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
          where any_key and not any_repository and q.tenant = p_tenant and q.across_keys = legs.no and q.run_at <= t
-           and not q.blocked and (q.deadline is null or q.deadline > t)
+           and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
          order by q.run_at, q.seq limit want)) x
       order by legs.priority desc, x.run_at, x.seq limit want
     ), locked as materialized (
-      -- A subquery that locks is run once for each candidate, whatever the planner believes of the table's size. The row it locks
-      -- may be newer than the one that was seen: granted and handed back since, for another time.
-      select picked.at, j.* from picked cross join lateral (
-        select j.ctid as job_at, j.id, greatest(j.fence, floor) + 1 as fence from interlock.job j
-        where j.tenant = p_tenant and j.id = picked.job_id and j.status <= 'retry' and j.run_at = picked.run_at for update skip locked) j
+      -- A subquery that locks is run once for each candidate, whatever the planner believes of the table's size. The row of ready
+      -- comes first: where another claim has just taken it, it is gone, and that claim's job is not touched.
+      select picked.at, x.* from picked cross join lateral (
+        select j.ctid as job_at, j.id, greatest(j.fence, floor) + 1 as fence from interlock.ready q cross join interlock.job j
+        where q.ctid = picked.at and not q.blocked
+          and j.tenant = p_tenant and j.id = picked.job_id and j.status <= 'retry' and j.run_at = picked.run_at
+        for update of q, j skip locked) x
       limit p_limit - cardinality(got)
     ), taken as (
-      -- Only what is taken out of ready is granted: a row that lost its place in the line meanwhile is looked at anew, and left.
       delete from interlock.ready q using locked where q.ctid = locked.at and q.blocked is not true returning locked.job_at, locked.id, locked.fence
     )
     select (select count(*) from picked), array_agg(taken.job_at), array_agg(taken.id), array_agg(taken.fence)
@@ -136,7 +139,7 @@ begin
     fences := fences || more_fences;
     -- Fewer than asked for although there were candidates: others hold them, so look further back.
     exit when cardinality(got) >= p_limit or seen < want;
-    want := want + p_limit;
+    want := want + p_limit - cardinality(got);
   end loop;
 
   if got = '{}' then  -- a change of nothing would still run every trigger
