@@ -142,6 +142,7 @@ async def test_the_app_role_may_do_no_more_than_the_verbs_need(desk: Desk, app: 
     for statement in FORBIDDEN:
         message = await refusal(app, statement)
         assert DENIED in message or "must be owner" in message, statement
+    assert "row-level security" in await refusal(app, "UPDATE ready SET tenant = tenant")
     await app.run("SET row_security = off")
     assert "row-level security" in await refusal(app, "SELECT * FROM job")
     await desk.verify()

@@ -167,7 +167,7 @@ create table interlock.job (
   constraint running_has_started check (worker is null or (started_at is not null and run_started_at is not null)),
   constraint attempt_within_max check (attempt between 1 and max_attempts and max_attempts <= 100),
   constraint priority_in_range check (abs(priority) <= 1000)
-) with (fillfactor = 33);
+) with (fillfactor = 30);
 create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
 create unique index job_seq on interlock.job (tenant, seq) where seq is not null;
 create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;

@@ -59,7 +59,7 @@ declare
   seen integer;
   want integer := p_limit;
   granted integer;
-  busy xid[];
+  busy xid[];  -- transactions in progress: what one of them is taking out of ready is passed over
 begin
   p_tenant := set_config('interlock.tenant', p_tenant, true);  -- cheaper than to perform it
   if p_claim_id is not null then
@@ -102,7 +102,8 @@ begin
     ), picked as materialized (
       select x.at, x.job_id, x.run_at from legs cross join lateral (
         (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
-         where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+         where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t
+           and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
          order by q.run_at, q.seq limit want)
         union all
         (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q

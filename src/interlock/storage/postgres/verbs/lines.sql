@@ -38,25 +38,24 @@ create or replace function interlock.settle_lines(p_lines bigint[], p_freed bigi
 declare
   t timestamptz := interlock.clock();
 begin
-  with given_back as materialized (
-    select no, count(*)::integer as n from unnest(p_freed) no group by no
-  ), open as materialized (
-    select a.no, a.used as before, a.next_due, a.used - coalesce(g.n, 0) as used, a.max_concurrency - a.used + coalesce(g.n, 0) as free
-    from agent a left join given_back g on g.no = a.no where a.tenant = current_tenant() and a.no = any(p_lines)
-  ), heads as materialized (
-    select h.at, open.no from open cross join lateral (
-      select q.ctid as at from ready q where q.tenant = current_tenant() and q.line = open.no and q.blocked and q.run_at <= t
-      order by q.run_at, q.seq limit greatest(open.free, 0)) h
+  with heads as materialized (
+    select o.*, h.ats, o.free > coalesce(cardinality(h.ats), 0) as more from (
+      select a.no, a.used, a.next_due, g.n, a.max_concurrency - a.used + g.n as free
+      from agent a cross join lateral (select cardinality(array_positions(p_freed, a.no)) as n) g
+      where a.tenant = current_tenant() and a.no = any(p_lines)) o
+    cross join lateral (select array_agg(h.at) as ats from (
+      select q.ctid as at from ready q where q.tenant = current_tenant() and q.line = o.no and q.blocked and q.run_at <= t
+      order by q.run_at, q.seq limit greatest(o.free, 0)) h) h
   ), placed as (
-    update ready q set blocked = false from heads where q.ctid = heads.at
+    update ready q set blocked = false from (select unnest(heads.ats) as at from heads) h where q.ctid = h.at
   )
   -- Where places are left, no job that is due waits: the next one joins when it is, and the claim and the sweep look here for it.
-  update agent a set used = s.used, next_due = s.due
-  from (select open.no, open.before, open.next_due, open.used + coalesce(h.n, 0) as used, case when open.free > coalesce(h.n, 0) then (
-          select q.run_at from ready q where q.tenant = current_tenant() and q.line = open.no and q.blocked and q.run_at > t
+  update agent a set used = a.used + s.change, next_due = s.due
+  from (select h.no, h.next_due, coalesce(cardinality(h.ats), 0) - h.n as change, case when h.more then (
+          select q.run_at from ready q where q.tenant = current_tenant() and q.line = h.no and q.blocked and q.run_at > t
           order by q.run_at limit 1) end as due
-        from open left join (select no, count(*)::integer as n from heads group by no) h on h.no = open.no offset 0) s
-  where (s.used <> s.before or s.due is distinct from s.next_due) and a.tenant = current_tenant() and a.no = s.no;
+        from heads h offset 0) s
+  where (s.change <> 0 or s.due is distinct from s.next_due) and a.tenant = current_tenant() and a.no = s.no;
 end $$;
 
 -- Takes back the places of jobs that neither run nor keep them (a claim that is taking one right now keeps it); settle_lines

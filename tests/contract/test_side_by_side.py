@@ -1,0 +1,71 @@
+"""Workers side by side on PostgreSQL do not get in each other's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+from interlock.domain.decide import Complete
+from interlock.domain.job import Receipt
+from interlock.storage.postgres.store import PostgresStore
+from tests.contract.builders import ask, new_job
+from tests.support.postgres import PostgresServer
+from tests.support.stores import APP_LOGIN, fresh_database, make_template
+
+TENANT = "acme"
+WORKERS = 3
+JOBS = 6000
+BATCH = 100
+TALKATIVE = {"log_lock_waits": "on", "deadlock_timeout": "1ms", "log_line_prefix": "%q"}
+UPDATES = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'job'"
+
+
+@pytest.fixture
+def talkative() -> Iterator[PostgresServer]:
+    """A server that writes down whoever waits for somebody else."""
+    with PostgresServer(settings=TALKATIVE) as server:
+        yield server
+
+
+async def test_no_worker_waits_for_anothers_claim_and_updates_stay_on_their_page(talkative: PostgresServer) -> None:
+    await make_template(talkative)
+    async with fresh_database(talkative) as name:
+        store = await PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=WORKERS)
+        try:
+            for _ in range(0, JOBS, 1000):
+                await store.enqueue(TENANT, [new_job(type=f"t{i % 5}") for i in range(1000)])
+            done = await asyncio.gather(*(_work(store, f"w{i}") for i in range(WORKERS)))
+            assert sum(done) == JOBS
+        finally:
+            await store.close()
+        waits = [line for line in talkative.log.splitlines() if "still waiting" in line and "transaction" in line]
+        assert not waits, f"{len(waits)} waits for {JOBS} jobs, as {waits[0]}"
+        updates, in_place = await _updates(talkative.dsn(name))
+        assert updates == 2 * JOBS
+        assert in_place > 0.98 * updates, f"{updates - in_place} of {updates} updates left their page"
+
+
+async def _work(store: PostgresStore, worker: str) -> int:
+    done = 0
+    while jobs := await store.claim(TENANT, ask(worker=worker, limit=BATCH)):
+        receipts = await store.carry_out(TENANT, [Complete(job.id, job.fence, worker) for job in jobs])
+        assert all(isinstance(receipt, Receipt) for receipt in receipts)
+        done += len(jobs)
+    return done
+
+
+async def _updates(dsn: str) -> tuple[int, int]:
+    """What the workers' connections, closed by now, have told of their updates."""
+    watcher = await asyncpg.connect(dsn)
+    try:
+        while True:
+            row = await watcher.fetchrow(UPDATES)
+            assert row is not None
+            if row[0] >= 2 * JOBS:
+                return row[0], row[1]
+            await asyncio.sleep(0.1)
+    finally:
+        await watcher.close()
