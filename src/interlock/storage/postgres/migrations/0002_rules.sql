@@ -13,22 +13,27 @@ create function interlock.field(value interlock.status) returns text
     when 'waiting_for_approval' then '20:waiting_for_approval' when 'failed' then '6:failed' when 'dead_letter' then '11:dead_letter'
     when 'cancelled' then '9:cancelled' else '-' end;
 
-create function interlock.history_hash(
-  prev bytea, tenant text, job_id uuid, version integer, from_status interlock.status, to_status interlock.status, verb text,
-  actor text, attempt integer, fence bigint, reason text, metadata text, at_field text
-) returns bytea
-  language sql stable parallel safe
-  return sha256(coalesce(prev, ''::bytea) || convert_to(
-    interlock.field(tenant) || '36:' || job_id::text || interlock.field(version) || interlock.field(from_status) || interlock.field(to_status)
-    || interlock.field(verb) || interlock.field(actor) || interlock.field(attempt) || interlock.field(fence)
-    || interlock.field(reason) || interlock.field(metadata) || at_field, 'UTF8'));
-comment on function interlock.history_hash is
-  'SHA-256 over the hash before and every field as length:text; the same bytes on every engine. '
-  'The time is the same for all rows of a statement, so it comes as a field.';
-
 create function interlock.micros(t timestamptz) returns bigint
   language sql immutable parallel safe
   return (extract(epoch from t) * 1000000)::bigint;
+
+-- The parts of a hash that are the same for all rows of a statement, so that they are put together once.
+create function interlock.whose(tenant text) returns text
+  language sql immutable parallel safe return interlock.field(tenant) || '36:';
+create function interlock.became(to_status interlock.status, verb text, actor text) returns text
+  language sql immutable parallel safe return interlock.field(to_status) || interlock.field(verb) || interlock.field(actor);
+create function interlock.noted(reason text, metadata text, at bigint) returns text
+  language sql immutable parallel safe return interlock.field(reason) || interlock.field(metadata) || interlock.field(at);
+
+create function interlock.history_hash(
+  prev bytea, whose text, job_id uuid, version integer, from_status interlock.status, became text, attempt integer, fence bigint, noted text
+) returns bytea
+  language sql stable parallel safe
+  return sha256(coalesce(prev, ''::bytea) || convert_to(
+    whose || job_id::text || interlock.field(version) || interlock.field(from_status) || became
+    || interlock.field(attempt) || interlock.field(fence) || noted, 'UTF8'));
+comment on function interlock.history_hash is
+  'SHA-256 over the hash before and every field of the row as length:text; the same bytes on every engine.';
 
 -- The guard. Grants and what ends them, which every job has, are seen to be legal in its WHEN, whose length is a cost of each
 -- statement; everything else is looked at closely.
@@ -56,8 +61,9 @@ begin
   end if;
   new.updated_at := interlock.clock();
   if new.head = old.head then  -- a claim and a completion bring the hash of their row along
-    new.head := interlock.history_hash(old.head, new.tenant, new.id, new.version, new.previous, new.status, new.verb, new.actor,
-      old.attempt, new.fence, new.reason, new.metadata, interlock.field(interlock.micros(new.updated_at)));
+    new.head := interlock.history_hash(old.head, interlock.whose(new.tenant), new.id, new.version, new.previous,
+      interlock.became(new.status, new.verb, new.actor), old.attempt, new.fence,
+      interlock.noted(new.reason, new.metadata, interlock.micros(new.updated_at)));
   end if;
   return new;
 end $$;
@@ -83,8 +89,8 @@ begin
   end if;
   new.updated_at := interlock.clock();
   if new.head is null then
-    new.head := interlock.history_hash(null, new.tenant, new.id, 1, null, new.status, new.verb, new.actor, 1, 0, new.reason, new.metadata,
-      interlock.field(interlock.micros(new.updated_at)));
+    new.head := interlock.history_hash(null, interlock.whose(new.tenant), new.id, 1, null,
+      interlock.became(new.status, new.verb, new.actor), 1, 0, interlock.noted(new.reason, new.metadata, interlock.micros(new.updated_at)));
   end if;
   return new;
 end $$;

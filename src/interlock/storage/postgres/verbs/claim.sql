@@ -41,7 +41,9 @@ create or replace function interlock.claim(
   set enable_hashjoin = off set jit = off as $$
 declare
   t timestamptz := interlock.clock();
-  at_field text := interlock.field(interlock.micros(t));
+  t_micros bigint := interlock.micros(t);
+  whose text := interlock.whose(p_tenant);
+  noted text := interlock.noted(null, null, t_micros);
   lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
   floor bigint;
   overdue boolean;
@@ -153,8 +155,8 @@ begin
       lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)), j.timeout_seconds) * interval '1 second',
       started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
       actor = g.actor, reason = null, metadata = null,
-      head = interlock.history_hash(j.head, p_tenant, j.id, j.version + 1, j.status, 'running', 'claim', g.actor, j.attempt,
-        greatest(j.fence, floor) + 1, null, null, at_field)
+      head = interlock.history_hash(j.head, whose, j.id, j.version + 1, j.status, interlock.became('running', 'claim', g.actor), j.attempt,
+        greatest(j.fence, floor) + 1, noted)
     from (select u.at, u.taker, 'worker:' || coalesce(u.taker, p_worker) as actor from unnest(got, p_takers) as u(at, taker)
       limit cardinality(got)) g where j.ctid = g.at
     returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by,

@@ -91,10 +91,13 @@ create or replace function interlock.enqueue(
 ) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
-  at_field text;
+  whose text := interlock.whose(p_tenant);
+  at_micros bigint;
+  noted text;
 begin
   at := interlock.clock();
-  at_field := interlock.field(interlock.micros(at));
+  at_micros := interlock.micros(at);
+  noted := interlock.noted(null, null, at_micros);
   perform set_config('interlock.tenant', p_tenant, true);
   if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
     raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
@@ -112,7 +115,7 @@ begin
       n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
       n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
       r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload,
-      interlock.history_hash(null, p_tenant, n.id, 1, null, 'queued', 'enqueue', coalesce(n.creator, creators[1]), 1, 0, null, null, at_field)
+      interlock.history_hash(null, whose, n.id, 1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, noted)
     from (
       select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
       from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests)
