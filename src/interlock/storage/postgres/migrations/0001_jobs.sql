@@ -169,7 +169,8 @@ create table interlock.job (
   constraint priority_in_range check (abs(priority) <= 1000)
 ) with (fillfactor = 30);
 create unique index job_idempotency_key on interlock.job (tenant, idempotency_key) where idempotency_key is not null;
-create unique index job_seq on interlock.job (tenant, seq) where seq is not null;
+-- Not unique: numbers come from their sequence, and a unique index would be searched twice for every new job.
+create index job_seq on interlock.job (tenant, seq) where seq is not null;
 create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;
 create index job_agent on interlock.job (tenant, agent_kind, agent_id, seq) where agent_kind is not null;
 comment on table interlock.job is
