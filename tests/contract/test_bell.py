@@ -33,7 +33,7 @@ async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
     bell = Bell(postgres.dsn(database))
     try:
-        rung = bell.event()
+        rung = bell.event("acme")
         await eventually(listens)
         made[0]._process_notification(SOMEBODY_ELSE, CHANNEL, "")
         made[0].terminate()
@@ -41,3 +41,32 @@ async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
     finally:
         await bell.close()
     assert wrong == []
+
+
+@pytest.mark.parametrize("payload", ["", "{", '"acme"', "[1]"])
+async def test_a_ring_that_names_nobody_is_for_everybody(payload: str) -> None:
+    bell = Bell("postgresql:///nowhere")
+    rung = bell._signal.event("acme")
+    bell._hear(0, None, SOMEBODY_ELSE, CHANNEL, payload)
+    assert rung.is_set()
+
+
+@pytest.mark.parametrize("many", [1, 5000])
+async def test_a_ring_for_more_tenants_than_can_be_named_reaches_them_all(
+    database: str, postgres: Postgres, many: int
+) -> None:
+    here, there = Bell(postgres.dsn(database)), Bell(postgres.dsn(database))
+    names = [f"tenant-{i}" for i in range(many)]
+    waiting = [there.event(name) for name in names]
+    try:
+
+        async def all_heard() -> bool:
+            for name in names:  # a hint may be lost while a listener is still connecting
+                here.ring(name)
+            await asyncio.sleep(0.05)
+            return all(rung.is_set() for rung in waiting)
+
+        await eventually(all_heard)
+    finally:
+        await here.close()
+        await there.close()

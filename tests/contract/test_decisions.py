@@ -241,7 +241,7 @@ async def test_of_many_deciders_at_once_exactly_one_decides(desk: Desk) -> None:
 
 async def test_a_decision_wakes_whoever_waits_for_work(desk: Desk) -> None:
     _, gate = await waiting(desk)
-    changed = desk.store.watch()
+    changed = desk.store.watch(desk.tenant)
     await decided(desk, ballot(gate))
 
     async def woken() -> bool:

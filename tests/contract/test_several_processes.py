@@ -124,21 +124,33 @@ async def test_on_sqlite_a_grant_that_was_rolled_back_is_forgotten(tmp_path: Pat
 async def test_whatever_may_make_a_job_claimable_wakes_who_waits_here(desk: Desk) -> None:
     job = await desk.running()
     for act in (desk.add(), desk.do(release(job)), desk.store.pause(desk.tenant, "work", actor=None, reason=None)):
-        changed = desk.store.watch()
+        changed = desk.store.watch(desk.tenant)
         assert not changed.is_set()
         await act
         assert changed.is_set()
-    assert not desk.store.watch().is_set()
+    assert not desk.store.watch(desk.tenant).is_set()
 
 
-async def test_what_one_opener_adds_wakes_who_waits_at_another(desk: Desk, beside: Desk) -> None:
-    changed = beside.store.watch()
+async def test_nobody_is_woken_for_the_work_of_another_tenant(desk: Desk, rival: Desk, neighbour: Desk) -> None:
+    idle = [desk.store.watch(other.tenant) for other in (rival, neighbour)]
+    await desk.do(complete(await desk.running()))
+    assert not any(changed.is_set() for changed in idle)
+    await rival.add()
+    assert [changed.is_set() for changed in idle] == [True, False]
+
+
+async def test_what_one_opener_adds_wakes_who_waits_at_another(
+    desk: Desk, beside: Desk, neighbour: Desk, engine: str
+) -> None:
+    changed = beside.store.watch(beside.tenant)
+    idle = beside.store.watch(neighbour.tenant)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not changed.is_set():  # a hint may be lost while the listener is still connecting
             await desk.add()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), 0.2)
     assert await beside.claim(limit=1)
+    assert idle.is_set() is (engine == "sqlite")  # a file tells that it was written to, not for whom
 
 
 async def test_a_store_says_how_durable_it_is(desk: Desk, engine: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
+from interlock.engine.leases import LONGEST_PAUSE_SECONDS
 from interlock.errors import Invalid, LeaseLost, Malformed, NotFound, TooLarge
 from interlock.storage.contract import Store
 from interlock.wire import error_body, job_request
@@ -29,6 +32,31 @@ async def test_a_waiting_claim_is_woken_by_an_enqueue(interlock_engine: Engine, 
     waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ClaimAsk("w"), wait_seconds=30))
     await asyncio.sleep(0)
     enqueued = await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
+    (job,) = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    assert job.id == enqueued.id
+
+
+async def test_hints_that_lead_to_nothing_are_followed_ever_less_often(
+    interlock_engine: Engine, store: Store, who: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    claim = store.claim
+
+    async def counted(*asked: Any, **options: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await claim(*asked, **options)
+
+    monkeypatch.setattr(store, "claim", counted)
+    ask = ClaimAsk("w", types=frozenset({"mine"}))
+    waiting = asyncio.create_task(interlock_engine.leases.claim("acme", ask, wait_seconds=30))
+    began = time.monotonic()
+    for _ in range(200):
+        await interlock_engine.jobs.enqueue(who, job_request({"type": "another's"}))
+        await asyncio.sleep(0.002)
+    allowed = 12 + (time.monotonic() - began) / LONGEST_PAUSE_SECONDS
+    assert looks <= allowed
+    enqueued = await interlock_engine.jobs.enqueue(who, job_request({"type": "mine"}))
     (job,) = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
     assert job.id == enqueued.id
 

@@ -57,7 +57,7 @@ class LocalClient:
         deadline = time.monotonic() + seconds
         pause = SHORTEST_LOOK_SECONDS
         while True:
-            changed = self.engine.store.watch()
+            changed = self.engine.store.watch(self._tenant)
             job = await self.get(job_id)
             left = deadline - time.monotonic()
             if job.status in TERMINAL or left <= 0:

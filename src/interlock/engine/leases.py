@@ -20,6 +20,11 @@ from interlock.storage.contract import Store
 from interlock.wire import Limits
 
 POLL_SECONDS: Final = 0.5
+# Of hints in quick succession that led to nothing, as the work was for others, the first are followed at once.
+FOLLOWED_AT_ONCE: Final = 4
+SHORTEST_PAUSE_SECONDS: Final = 0.005
+LONGEST_PAUSE_SECONDS: Final = 0.1
+REST_FOR_EACH_LOOK: Final = 20
 LONGEST_WAIT_SECONDS: Final = 60.0
 
 
@@ -49,14 +54,21 @@ class Leases:
         wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
+        in_vain = 0
         while True:
-            changed = self._store.watch() if wait_seconds else None
+            changed = self._store.watch(tenant) if wait_seconds else None
             self._noticed(tenant, ask)
+            began = loop.time()
             jobs = await self._store.claim(tenant, ask)
-            left = deadline - loop.time()
+            looked = loop.time()
+            left = deadline - looked
             if jobs or changed is None or left <= 0 or (enough is not None and enough.is_set()):
                 return jobs
             await first_of(changed, enough, seconds=min(left, POLL_SECONDS))
+            since = loop.time() - looked
+            in_vain = in_vain + 1 if since < LONGEST_PAUSE_SECONDS else 0
+            if (pause := _pause(in_vain, looked - began)) > since:
+                await first_of(enough, seconds=min(pause - since, left))
 
     async def heartbeat(self, tenant: str, beat: Beat) -> Pulse:
         """Extend a lease, with the checkpoint and the events that came along; tells of cancel requests and pauses."""
@@ -142,3 +154,11 @@ class Leases:
                 )
             case CancelAck():
                 return order._replace(id=id, worker=worker)
+
+
+def _pause(in_vain: int, took: float) -> float:
+    """How long to leave a queue alone that was looked at so often in vain; longer where looking takes long."""
+    if in_vain < FOLLOWED_AT_ONCE:
+        return 0.0
+    usual = min(SHORTEST_PAUSE_SECONDS * (1 << min(in_vain - FOLLOWED_AT_ONCE, 10)), LONGEST_PAUSE_SECONDS)
+    return min(max(usual, REST_FOR_EACH_LOOK * took), POLL_SECONDS)

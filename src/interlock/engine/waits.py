@@ -20,6 +20,9 @@ LONGEST_WAIT_SECONDS: Final = 60.0
 async def first_of(*events: asyncio.Event | None, seconds: float) -> None:
     """Return when one of the events is set or the time is up."""
     waiting = [asyncio.ensure_future(event.wait()) for event in events if event is not None]
+    if not waiting:
+        await asyncio.sleep(seconds)
+        return
     try:
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:

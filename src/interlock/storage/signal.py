@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
+from weakref import WeakValueDictionary
+
+EVERYBODY: Final = None
 
 
 class Signal:
-    """Wakes everybody who took an event before it was fired; nobody can miss it by waiting a moment too late."""
+    """Wakes everybody who took an event before it was fired; nobody can miss it by waiting a moment too late.
+
+    Who waits says for whom, a tenant mostly, and is not woken for others; an event that nobody holds is forgotten.
+    """
 
     def __init__(self) -> None:
-        self._next = asyncio.Event()
-        self._hearers: list[Callable[[], None]] = []
+        self._next: WeakValueDictionary[str | None, asyncio.Event] = WeakValueDictionary()
+        self._hearers: list[Callable[[str | None], None]] = []
 
-    def event(self) -> asyncio.Event:
-        """Set when the signal is fired the next time."""
-        return self._next
+    def event(self, whose: str | None = EVERYBODY) -> asyncio.Event:
+        """Set when the signal is fired the next time, for them or for everybody."""
+        return self._next.setdefault(whose, asyncio.Event())
 
-    def hear(self, hearer: Callable[[], None]) -> None:
-        """Call somebody whenever the signal is fired."""
+    def hear(self, hearer: Callable[[str | None], None]) -> None:
+        """Call somebody with whom it is for, whenever the signal is fired."""
         self._hearers.append(hearer)
 
-    def fire(self) -> None:
-        self._next.set()
-        self._next = asyncio.Event()
+    def fire(self, whose: str | None = EVERYBODY) -> None:
+        for one in list(self._next) if whose is EVERYBODY else [whose]:
+            if (event := self._next.pop(one, None)) is not None:
+                event.set()
         for hearer in self._hearers:
-            hearer()
+            hearer(whose)

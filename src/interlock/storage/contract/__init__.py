@@ -375,8 +375,8 @@ class Store(GateStore, ArtifactStore, AuditStore, ProgressStore, TokenStore, Ope
         """One hash over the ends of all chains, to be kept elsewhere."""
         ...
 
-    def watch(self) -> asyncio.Event:
-        """Set when something may have become claimable, here or in another process; take it before looking."""
+    def watch(self, tenant: str) -> asyncio.Event:
+        """Set when something of the tenant may have become claimable, here or elsewhere; take it before looking."""
         ...
 
     async def birth_shard(self, tenant: str, type: str | None = None) -> int:

@@ -25,11 +25,11 @@ class GateVerbs(ABC):
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
 
     @abstractmethod
-    def _stir(self) -> None: ...
+    def _stir(self, tenant: str) -> None: ...
 
     async def decide(self, tenant: str, ballots: Sequence[Ballot]) -> list[Approval | Refused]:
         told = await self._run(lambda c: _decide(c, tenant, ballots))
-        self._stir()
+        self._stir(tenant)
         return told
 
     async def mint(self, tenant: str, mints: Sequence[Mint]) -> list[Approval | Refused]:

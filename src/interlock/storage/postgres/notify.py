@@ -1,20 +1,25 @@
-"""Waking claimers: a hint sent after the commit, at most one per process and few milliseconds, and heard by all."""
+"""Waking claimers: a hint sent after the commit, at most one per process and few milliseconds, and heard by all.
+
+It names the tenants it is about, so that nobody looks for work in vain whenever another tenant has some.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 import asyncpg
+import msgspec
 
 from interlock.storage.postgres.nodes import Nodes
-from interlock.storage.signal import Signal
+from interlock.storage.signal import EVERYBODY, Signal
 
 CHANNEL: Final = "interlock_ready"
 AT_MOST_EVERY_SECONDS: Final = 0.005
+LONGEST_PAYLOAD: Final = 7900  # what PostgreSQL takes is a little more
 RECONNECT_SECONDS: Final = 1.0
 # Nothing is lost with a hint, so its commit waits neither for the disk nor for standbys.
 _HASTY: Final = "set synchronous_commit = off"
@@ -27,21 +32,23 @@ class Bell:
         self._nodes = Nodes(dsn)
         self._signal = Signal()
         self._rung = asyncio.Event()
+        self._tenants: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def ring(self) -> None:
-        """Wake the claimers here at once, those elsewhere in a moment."""
-        self._signal.fire()
+    def ring(self, tenant: str) -> None:
+        """Wake the tenant's claimers here at once, those elsewhere in a moment."""
+        self._signal.fire(tenant)
+        self._tenants.add(tenant)
         self._start()
         self._rung.set()
 
-    def event(self) -> asyncio.Event:
-        """Set at the next ring, wherever it comes from."""
+    def event(self, tenant: str) -> asyncio.Event:
+        """Set at the next ring for the tenant, wherever it comes from."""
         self._start()
-        return self._signal.event()
+        return self._signal.event(tenant)
 
-    def hear(self, hearer: Callable[[], None]) -> None:
-        """Call somebody at every ring, wherever it comes from."""
+    def hear(self, hearer: Callable[[str | None], None]) -> None:
+        """Call somebody at every ring, wherever it comes from, with whom it is for."""
         self._signal.hear(hearer)
 
     async def close(self) -> None:
@@ -55,10 +62,11 @@ class Bell:
         if self._task is None:
             self._task = asyncio.create_task(self._keep_connected())
 
-    def _hear(self, ours: int, _: object, sender: int, *__: object) -> None:
+    def _hear(self, ours: int, _: object, sender: int, channel: str, payload: object) -> None:
         """The connection may be closed by now: whose it was is known from its beginning."""
         if sender != ours:  # our own was heard here when it was rung
-            self._signal.fire()
+            for tenant in _named(payload):
+                self._signal.fire(tenant)
 
     async def _keep_connected(self) -> None:
         while True:
@@ -84,5 +92,20 @@ class Bell:
                 await connection.execute("select 1")  # a dead peer is noticed here
                 continue
             self._rung.clear()
-            await connection.execute(f"notify {CHANNEL}")
+            tenants, self._tenants = self._tenants, set()
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, _payload(tenants))
             await asyncio.sleep(AT_MOST_EVERY_SECONDS)
+
+
+def _payload(tenants: Iterable[str]) -> str:
+    """The names of the tenants; nothing where they are too many to be named, which is for everybody."""
+    named = msgspec.json.encode(sorted(tenants))
+    return named.decode() if len(named) <= LONGEST_PAYLOAD else ""
+
+
+def _named(payload: object) -> list[str] | list[None]:
+    """The tenants of a payload, whoever wrote it."""
+    try:
+        return msgspec.json.decode(str(payload), type=list[str])
+    except msgspec.DecodeError:
+        return [EVERYBODY]

@@ -32,14 +32,14 @@ class OperationVerbs(ABC):
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
 
     @abstractmethod
-    def _stir(self) -> None: ...
+    def _stir(self, tenant: str) -> None: ...
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
     ) -> list[Enqueued | Refused]:
         terms = Terms(registry, implicit_agents)
         answers = await self._run(lambda c: _redrive(c, tenant, orders, terms)) if orders else []
-        self._stir()
+        self._stir(tenant)
         return answers
 
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:

@@ -82,7 +82,7 @@ class PostgresStore(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Refused]:
         told = await self._run(lambda c: enqueue.enqueue(c, self._known, tenant, jobs, whole, terms))
-        self._bell.ring()
+        self._bell.ring(tenant)
         return told
 
     async def enqueue_within(
@@ -106,7 +106,7 @@ class PostgresStore(
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         told = await self._run(lambda c: change.carry_out(c, tenant, orders))
-        self._bell.ring()
+        self._bell.ring(tenant)
         return told
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
@@ -129,7 +129,7 @@ class PostgresStore(
 
     async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
         await self._fetch("select interlock.pause($1, $2, $3, $4)", tenant, type, actor, reason)
-        self._bell.ring()
+        self._bell.ring(tenant)
 
     async def due_leases(self, limit: int) -> list[Due]:
         rows = await self._fetch("select tenant, job_id from interlock.due_leases(interlock.clock(), $1)", limit)
@@ -186,11 +186,11 @@ class PostgresStore(
     async def _tenants(self) -> list[str]:
         return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
 
-    def watch(self) -> asyncio.Event:
-        return self._bell.event()
+    def watch(self, tenant: str) -> asyncio.Event:
+        return self._bell.event(tenant)
 
-    def hear(self, *, ready: Callable[[], None], told: Callable[[], None]) -> None:
-        """Call these whenever something may have become claimable, or was told."""
+    def hear(self, *, ready: Callable[[str | None], None], told: Callable[[str | None], None]) -> None:
+        """Call these whenever something may have become claimable, or was told, with whom it is for."""
         self._bell.hear(ready)
         self._told.hear(told)
 
@@ -211,8 +211,8 @@ class PostgresStore(
         await self._bell.close()
         await self._link.close()
 
-    def _stir(self) -> None:
-        self._bell.ring()
+    def _stir(self, tenant: str) -> None:
+        self._bell.ring(tenant)
 
     async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]:
         return await self._run(lambda c: c.fetch(statement, *values))

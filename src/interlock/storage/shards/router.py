@@ -65,11 +65,11 @@ class Router(
         await self._everywhere("unreachable", lambda store: store.now())
         return {name: shard.trouble for name, shard in self._shards.items() if shard.trouble is not None}
 
-    def watch(self) -> asyncio.Event:
+    def watch(self, tenant: str) -> asyncio.Event:
         for shard in self._shards.values():
             if shard.is_open:
-                shard.store.watch()  # from now on it listens to other processes, too
-        return self._ready.event()
+                shard.store.watch(tenant)  # from now on it listens to other processes, too
+        return self._ready.event(tenant)
 
     def watch_events(self) -> asyncio.Event:
         return self._told.event()

@@ -29,11 +29,11 @@ class GateVerbs(ABC):
     async def _read(self, query: Callable[[Connection], T]) -> T: ...
 
     @abstractmethod
-    def _stir(self) -> None: ...
+    def _stir(self, tenant: str) -> None: ...
 
     async def decide(self, tenant: str, ballots: Sequence[Ballot]) -> list[Approval | Refused]:
         told = await self._write(lambda c: _decide(c, tenant, ballots))
-        self._stir()
+        self._stir(tenant)
         return told
 
     async def mint(self, tenant: str, mints: Sequence[Mint]) -> list[Approval | Refused]:

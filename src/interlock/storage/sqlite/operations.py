@@ -39,14 +39,14 @@ class OperationVerbs(ABC):
     def _routes_of(self, tenant: str) -> Routes: ...
 
     @abstractmethod
-    def _stir(self) -> None: ...
+    def _stir(self, tenant: str) -> None: ...
 
     async def redrive(
         self, tenant: str, orders: Sequence[Redrive], *, registry: int = 0, implicit_agents: bool = True
     ) -> list[Enqueued | Refused]:
         terms = Terms(registry, implicit_agents)
         answers = await self._write(lambda c: _redrive(c, self._routes_of(tenant), tenant, orders, terms))
-        self._stir()
+        self._stir(tenant)
         return answers
 
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:

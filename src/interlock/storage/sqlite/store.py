@@ -104,7 +104,7 @@ class SQLiteStore(
         self, tenant: str, jobs: Sequence[NewJob], *, whole: bool = False, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Refused]:
         told = await self._write(lambda c: enqueue.enqueue(c, self._routes_of(tenant), tenant, jobs, whole, terms))
-        self._signal.fire()
+        self._signal.fire(tenant)
         return told
 
     async def enqueue_within(
@@ -129,7 +129,7 @@ class SQLiteStore(
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         told = await self._write(lambda c: change.carry_out(c, tenant, orders, self._routes_of(tenant)))
-        self._signal.fire()
+        self._signal.fire(tenant)
         return told
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
@@ -154,7 +154,7 @@ class SQLiteStore(
             c.db.execute(_PAUSE, {"tenant": tenant, "type": type, "at": at, "actor": actor, "reason": reason})
 
         await self._write(write)
-        self._signal.fire()
+        self._signal.fire(tenant)
 
     async def due_leases(self, limit: int) -> list[Due]:
         return await self._due("due_leases", limit)
@@ -187,12 +187,12 @@ class SQLiteStore(
     async def head(self) -> str:
         return await self._read(lambda c: chains.head(c.db.execute(_READ["heads"])))
 
-    def watch(self) -> asyncio.Event:
-        """Own commits fire at once; those of other processes are noticed by the file's data version."""
+    def watch(self, tenant: str) -> asyncio.Event:
+        """Own commits fire at once; those of other processes, for whomever, are noticed by the file's data version."""
         self._watched_at = asyncio.get_running_loop().time()
         if self._lookout is None and self.path != MEMORY:
             self._lookout = asyncio.create_task(self._look_at_others())
-        return self._signal.event()
+        return self._signal.event(tenant)
 
     async def _look_at_others(self) -> None:
         """Runs while somebody waits, and asks the database only if its log was written to, which is cheap to see."""
@@ -200,8 +200,8 @@ class SQLiteStore(
         loop = asyncio.get_running_loop()
         while loop.time() - self._watched_at < STOP_LOOKING_SECONDS:
             if (now_written := _written(log)) != written:
-                version = await self._read(_data_version)
-                if version != seen:
+                version = await self._write(_data_version)  # which the writer's own commits leave as it is
+                if seen is not None and version != seen:
                     self._signal.fire()
                 seen, written = version, now_written
             await asyncio.sleep(LOOK_AT_OTHERS_SECONDS)
@@ -246,8 +246,8 @@ class SQLiteStore(
             connection.close()
         self._open_readers.clear()
 
-    def _stir(self) -> None:
-        self._signal.fire()
+    def _stir(self, tenant: str) -> None:
+        self._signal.fire(tenant)
 
     def _routes_of(self, tenant: str) -> Routes:
         return self._routes.setdefault(tenant, Routes(tenant))
