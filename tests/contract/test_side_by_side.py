@@ -13,25 +13,32 @@ from interlock.domain.job import Receipt
 from interlock.storage.postgres.store import PostgresStore
 from tests.contract.builders import ask, new_job
 from tests.support.postgres import PostgresServer
-from tests.support.stores import APP_LOGIN, fresh_database, make_template
+from tests.support.stores import APP_LOGIN, fresh_database, make_template, opened
 
 TENANT = "acme"
 WORKERS = 3
 JOBS = 6000
 BATCH = 100
-TALKATIVE = {"log_lock_waits": "on", "deadlock_timeout": "1ms", "log_line_prefix": "%q"}
+HELD = 100  # as many as a cancel of many jobs holds at once, or workers that claim in the same moment
+CLAIM = "select job_ids from interlock.claim('acme', 'other', $1, 60, null, '{}', null, '{}', null, null, false)"
+TALKATIVE = {
+    "log_lock_waits": "on",
+    "deadlock_timeout": "1ms",
+    "log_line_prefix": "%q",
+    "max_prepared_transactions": "1",
+}
 UPDATES = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'job'"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def talkative() -> Iterator[PostgresServer]:
     """A server that writes down whoever waits for somebody else."""
     with PostgresServer(settings=TALKATIVE) as server:
+        asyncio.run(make_template(server))
         yield server
 
 
 async def test_no_worker_waits_for_anothers_claim_and_updates_stay_on_their_page(talkative: PostgresServer) -> None:
-    await make_template(talkative)
     async with fresh_database(talkative) as name:
         store = await PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=WORKERS)
         try:
@@ -46,6 +53,37 @@ async def test_no_worker_waits_for_anothers_claim_and_updates_stay_on_their_page
         updates, in_place = await _updates(talkative.dsn(name))
         assert updates == 2 * JOBS
         assert in_place > 0.98 * updates, f"{updates - in_place} of {updates} updates left their page"
+
+
+@pytest.mark.parametrize("how", ["claimed", "claimed in a savepoint", "looked at by a cancel", "prepared to commit"])
+async def test_a_claim_gets_the_best_job_nobody_holds_however_many_better_ones_are_held(
+    talkative: PostgresServer, how: str
+) -> None:
+    async with (
+        fresh_database(talkative) as name,
+        opened(PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=2)) as store,
+    ):
+        jobs = [new_job() for _ in range(HELD + 10)]
+        ids = [job.id for job in jobs]
+        await store.enqueue(TENANT, jobs)
+        other = await asyncpg.connect(talkative.dsn(name, user=APP_LOGIN))
+        await other.execute("begin")
+        if how == "claimed in a savepoint":
+            await other.execute("savepoint here")
+        if how == "looked at by a cancel":
+            await other.fetch("select id from interlock.standings($1, $2)", TENANT, ids[:HELD])
+        else:
+            await other.fetch(CLAIM, HELD)
+        if how == "prepared to commit":
+            await other.execute("prepare transaction 'later'")
+        try:
+            for id in ids[HELD : HELD + 3]:
+                assert [job.id for job in await store.claim(TENANT, ask(limit=1))] == [id]
+        finally:
+            await other.execute("rollback prepared 'later'" if how == "prepared to commit" else "rollback")
+            await other.close()
+        rest = await store.claim(TENANT, ask(limit=HELD + 10))
+        assert [job.id for job in rest] == ids[:HELD] + ids[HELD + 3 :], "what was not taken after all is there again"
 
 
 async def _work(store: PostgresStore, worker: str) -> int:

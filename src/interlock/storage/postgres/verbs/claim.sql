@@ -91,8 +91,14 @@ begin
     p_seconds := coalesce(p_seconds, 60);
   end if;
 
-  for attempt in 1..5 loop
-    busy := array(select x::xid from pg_snapshot_xip(pg_current_snapshot()) x);
+  for attempt in 1..8 loop
+    -- The snapshot names those in progress that began before the last one that has ended; all that began since are, too.
+    busy := array(
+      select x::xid from pg_current_snapshot() s cross join lateral (
+        select pg_snapshot_xip(s)
+        union all
+        select n::text::xid8 from pg_snapshot_xmax(s) m cross join lateral
+          generate_series(m::text::bigint, m::text::bigint + least(age(m::xid), 1000) - 1) n) as y(x));
     with legs as materialized (
       select r.no, r.priority from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(array_append(p_repositories, '')) s(name)
       cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
@@ -142,7 +148,7 @@ begin
     fences := fences || more_fences;
     -- Fewer than asked for although there were candidates: others hold them, so look further back.
     exit when cardinality(got) >= p_limit or seen < want;
-    want := want + p_limit - cardinality(got);
+    want := case attempt when 1 then want + p_limit - cardinality(got) else want * 4 end;
   end loop;
 
   if got = '{}' then  -- a change of nothing would still run every trigger
