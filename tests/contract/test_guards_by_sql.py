@@ -159,6 +159,33 @@ async def test_a_history_row_goes_only_with_its_job(desk: Desk, door: Door) -> N
     assert await desk.trace(job.id) == before
 
 
+@pytest.mark.parametrize("job_id", ["of a job", "of no job"])
+async def test_a_history_row_is_written_only_by_the_change_it_tells_of(desk: Desk, door: Door, job_id: str) -> None:
+    """A row for the version to come would stand in the way of every later change."""
+    job = await desk.running()
+    before = await desk.trace(job.id)
+    whose, tables = ("seq", ["job_history"]) if door.engine == "sqlite" else ("job_id", await _history_tables(door))
+    unknown = "seq + 1000" if door.engine == "sqlite" else "gen_random_uuid()"
+    for table in tables:
+        statement = (
+            f"INSERT INTO {table} SELECT tenant, {whose if job_id == 'of a job' else unknown}, version + 1, to_status, to_status, verb, "
+            f"actor, attempt, fence, reason, metadata, at, hash FROM job_history WHERE {HISTORY[door.engine]} AND version = 2"
+        )
+        message = await refusal(door, statement, job.tenant, job.id)
+        said = "history is append-only; a row is written by the change it tells of"
+        assert says(door, ours=said, app=DENIED) in message, table
+    assert await desk.trace(job.id) == before
+    await desk.do(complete(job))
+    await desk.verify()
+
+
+async def _history_tables(door: Door) -> list[str]:
+    """History, and its partitions by their own names."""
+    rows = await door.run("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'job_history'::regclass")
+    assert bool(rows) == (door.name == "partitions")
+    return ["job_history", *(name for (name,) in rows)]
+
+
 @pytest.mark.parametrize("door_name", ["owner", "app"])
 @pytest.mark.parametrize("table", ["job", "job_history"])
 async def test_on_postgresql_history_and_jobs_cannot_be_truncated(desk: Desk, door: Door, table: str) -> None:

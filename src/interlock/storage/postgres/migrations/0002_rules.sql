@@ -325,6 +325,12 @@ begin
 end $$;
 create function interlock.job_lives(p_tenant text, p_job_id uuid) returns boolean
   language sql stable return exists (select from interlock.job where tenant = p_tenant and id = p_job_id);
+create function interlock.refuse_forged_history() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: history is append-only; a row is written by the change it tells of' using errcode = 'insufficient_privilege';
+end $$;
+create trigger history_comes_with_its_change before insert on interlock.job_history
+  for each statement when (pg_trigger_depth() = 0) execute function interlock.refuse_forged_history();
 create trigger history_never_changes before update on interlock.job_history for each row execute function interlock.refuse_history();
 create trigger history_goes_with_its_job before delete on interlock.job_history for each row
   when (interlock.job_lives(old.tenant, old.job_id)) execute function interlock.refuse_history();
