@@ -95,6 +95,16 @@ async def test_no_change_goes_without_a_version_not_even_one_that_leaves_the_sta
         assert await desk.trace(job.id) == before
 
 
+async def test_a_running_job_changes_hands_only_by_a_grant(desk: Desk, door: Door) -> None:
+    job = await desk.running()
+    before = await desk.trace(job.id)
+    columns = moved(door, job, Status.RUNNING, desk.clock.now) | {"worker": "w9"}
+    message = await refusal(door, *update(job, columns))
+    assert says(door, ours="changes only with a grant") in message
+    assert await desk.trace(job.id) == before
+    assert (await desk.do(complete(job))).status is Status.SUCCEEDED
+
+
 @pytest.mark.parametrize("door_name", ["owner", "app"])
 async def test_on_postgresql_a_move_must_name_the_status_it_leaves(desk: Desk, door: Door) -> None:
     job = await desk.job(await desk.add())

@@ -58,6 +58,9 @@ begin
   elsif (case when new.status = 'running' and old.status <> 'running' then new.fence <= old.fence else new.fence <> old.fence end) then
     raise exception 'interlock: job %: fence rises exactly at a grant, not % → % at % → %', old.id, old.fence, new.fence,
       old.status, new.status using errcode = 'check_violation';
+  elsif old.status = 'running' and new.worker <> old.worker then
+    raise exception 'interlock: job %: who holds it changes only with a grant, not % → %', old.id, old.worker, new.worker
+      using errcode = 'check_violation';
   end if;
   new.updated_at := interlock.clock();
   if new.head = old.head then  -- a claim and a completion bring the hash of their row along
@@ -70,7 +73,7 @@ end $$;
 create trigger guard_move before update on interlock.job for each row
   when ((
     new.version = old.version + 1 and new.previous = old.status and new.attempt = old.attempt and new.updated_at = now()
-    and new.head <> old.head and case when old.status = 'running' then new.fence = old.fence and new.status <> 'retry'
+    and new.head <> old.head and case when old.status = 'running' then new.fence = old.fence and new.status <> 'retry' and new.status <> 'running'
              else old.status <= 'retry' and new.status = 'running' and new.fence > old.fence end) is not true)
   execute function interlock.guard_move();
 

@@ -35,18 +35,19 @@ WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
   AND NEW.attempt = OLD.attempt + (NEW.status = 'retry' AND OLD.status = 'running'))
   OR only_interlock_may_change_jobs()
 BEGIN
-  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, OLD.status, OLD.version, OLD.fence, OLD.attempt, OLD.finished_at, OLD.blocked);
+  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, OLD.status, OLD.version, OLD.fence, OLD.attempt, OLD.finished_at, OLD.blocked,
+    OLD.worker);
 END;
 
 CREATE TRIGGER rules_of_birth AFTER INSERT ON job
 WHEN NEW.status <> 'queued' OR NEW.version <> 1 OR NEW.attempt <> 1 OR NEW.fence <> 0 OR only_interlock_may_change_jobs()
 BEGIN
-  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, NULL, NULL, NULL, NULL, NULL, NULL);
+  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 END;
 
 -- The columns of a job as they were before the change; all null for a birth.
 CREATE VIEW change_to_check AS
-SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked FROM job WHERE 0;
+SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker FROM job WHERE 0;
 
 CREATE TRIGGER check_change INSTEAD OF INSERT ON change_to_check
 BEGIN
@@ -77,6 +78,8 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: fence rises exactly at a grant')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
     AND CASE WHEN j.status = 'running' AND NEW.status <> 'running' THEN j.fence <= NEW.fence ELSE j.fence <> NEW.fence END;
+  SELECT RAISE(ABORT, 'interlock: who holds a job changes only with a grant')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.worker <> NEW.worker;
   SELECT RAISE(ABORT, 'interlock: a job has no place in the line of its agent and cannot be granted')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status = 'running' AND NEW.blocked = 1;
   -- A time before all times marks the job whose history may be written now (history_comes_with_its_change).
