@@ -52,6 +52,62 @@ async def test_an_error_that_cannot_be_printed_is_reported_by_its_name(app: Stor
     assert failed.value.error["kind"] == "Unprintable"
 
 
+async def test_a_stray_end_of_a_generator_is_a_failed_attempt_as_any_other_and_is_run_once(app: StoreApp) -> None:
+    runs: list[str] = []
+
+    class Shy:
+        def __repr__(self) -> str:
+            raise ValueError
+
+    @app.task(max_attempts=1)
+    async def closes(told: bool = False) -> None:
+        if told:
+            runs.append("closes")
+        raise GeneratorExit
+
+    @app.task(max_attempts=1)
+    def closes_in_a_thread() -> None:
+        runs.append("in a thread")
+        raise GeneratorExit
+
+    @app.task(max_attempts=1)
+    async def closes_beside_it() -> None:
+        runs.append("beside it")
+        await asyncio.gather(closes())
+
+    @app.task(max_attempts=1)
+    def stops() -> None:
+        runs.append("stops")
+        raise StopIteration(Shy())
+
+    handles = [await closes.enqueue(told=True)]
+    handles += [await task.enqueue() for task in (closes_in_a_thread, closes_beside_it, stops)]
+    await app.drain()
+    told = []
+    for handle in handles:
+        with pytest.raises(interlock.JobFailed) as failed:
+            await handle.result(timeout=PATIENCE_SECONDS)
+        told.append((failed.value.error["kind"], failed.value.error["message"]))
+    assert told == [
+        *[("GeneratorExit", "the task raised GeneratorExit")] * 3,
+        ("RuntimeError", "the task raised StopIteration"),
+    ]
+    assert sorted(runs) == ["beside it", "closes", "in a thread", "stops"]
+
+
+async def test_an_error_with_odd_text_keeps_its_traceback(app: StoreApp) -> None:
+    @app.task(max_attempts=1)
+    async def odd() -> None:
+        raise OSError("no such file: caf\udce9.txt")
+
+    handle = await odd.enqueue()
+    await app.drain()
+    with pytest.raises(interlock.JobFailed) as failed:
+        await handle.result(timeout=PATIENCE_SECONDS)
+    assert failed.value.error["message"] == "no such file: caf\ufffd.txt"
+    assert "in odd" in failed.value.error["details"]["traceback"]
+
+
 async def test_more_events_than_a_call_can_carry_are_all_told_and_their_messages_need_not_be_text(
     app: StoreApp,
 ) -> None:

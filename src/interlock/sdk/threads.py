@@ -49,7 +49,7 @@ class Threads:
             try:
                 result = call.context.run(call.function)
             except StopIteration as stray:  # which no future can carry
-                error = RuntimeError(f"the task raised {stray!r}")
+                error = RuntimeError(f"the task raised {type(stray).__name__}")
             except BaseException as raised:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

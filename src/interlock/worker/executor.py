@@ -16,6 +16,7 @@ from interlock.domain.decide import CancelAck, Complete, Finish
 from interlock.domain.decide import Fail as Failed
 from interlock.domain.decide import Release as Released
 from interlock.domain.retry import SECOND
+from interlock.domain.text import mend_text
 from interlock.errors import CancelRequested, Error, LeaseLost, NotRunning, TooLarge
 from interlock.sdk import values
 from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
@@ -77,7 +78,7 @@ async def _ended(run: Run, threads: Threads) -> Finish | None:
     except BaseExceptionGroup as group:
         return _raised_together(run, group)
     except GeneratorExit:
-        raise
+        raise  # a coroutine that is closed must not go on; the worker tells whether the task raised it
     except BaseException as error:
         return _raised(run, error)
     return _returned(run, result)
@@ -191,7 +192,7 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
             return failure(run, str(error), kind=error.code, retryable=False)
     kind = type(error).__name__
     lines = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
-    return failure(run, _said(error), kind=kind, details={"traceback": lines})
+    return failure(run, _said(error), kind=kind, details={"traceback": mend_text(lines)[0]})
 
 
 def _said(error: BaseException) -> str:

@@ -244,6 +244,10 @@ class Worker:
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # if everything is cancelled, as at the end of a loop, the worker hears of it too
             order = Release(*run.holder, reason="the worker was stopped") if self._stopping else stopped(run)
+        except GeneratorExit:
+            if not run.is_at_work():
+                raise
+            order = failure(run, "the task raised GeneratorExit", kind="GeneratorExit")
         except Exception as error:  # not the task's, which are values: our own
             self._log.exception("a run could not be carried out", job=run.job.id)
             order = failure(run, str(error), kind="worker_error")

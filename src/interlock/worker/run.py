@@ -58,6 +58,13 @@ class Run:
         events = self.context.take_events() if self.context is not None else ()
         return Beat(*self.holder, self.task.lease_seconds, None, events)
 
+    def is_at_work(self) -> bool:
+        """Whether this run itself is what runs now, and not whoever throws its coroutine away."""
+        try:
+            return asyncio.current_task() is self.handle
+        except RuntimeError:  # no loop runs
+            return False
+
     def stop(self, ending: Ending) -> None:
         """Interrupt the run; a thread cannot be, but is told to stop and is no longer waited for, save on a cancel."""
         if self.ending is not None and self.ending >= ending:
