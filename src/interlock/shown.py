@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -16,6 +16,8 @@ from interlock.domain.presence import Presence, ask_to_dict
 from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
 from interlock.domain.token import Token
 from interlock.wire import when
+
+NOT_LISTED: Final = frozenset({"payload", "checkpoint", "result", "error"})
 
 
 class JobShown(msgspec.Struct, gc=False):
@@ -60,7 +62,7 @@ class JobShown(msgspec.Struct, gc=False):
     usage: Raw | None
     result: Raw | UnsetType | None
     result_summary: str | None
-    error: Raw | None
+    error: Raw | UnsetType | None
     sanitized: bool
     version: int
     releases: int
@@ -131,6 +133,11 @@ def job_fields(job: Job, *, now: int) -> tuple[Any, ...]:
 def job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
     """A job for whoever adds to it before it is shown."""
     return dict(zip(JobShown.__struct_fields__, job_fields(job, now=now), strict=True))
+
+
+def listed_job_to_dict(job: Job, *, now: int) -> dict[str, Any]:
+    """A job of a list, without what lists do not read; a null would say that the job has none."""
+    return {name: value for name, value in job_to_dict(job, now=now).items() if name not in NOT_LISTED}
 
 
 def agent_to_dict(agent: Agent) -> dict[str, Any]:

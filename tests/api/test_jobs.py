@@ -197,7 +197,7 @@ async def test_lists_are_newest_first_without_payloads_and_page_by_cursor(api: A
     for expected in (2, 2, 1):
         page = api.ok(await api.get("/v1/jobs", params={"limit": 2} | ({"cursor": cursor} if cursor else {})))
         assert len(page["items"]) == expected
-        assert not any({"payload", "checkpoint", "result"} & job.keys() for job in page["items"])
+        assert not any({"payload", "checkpoint", "result", "error"} & job.keys() for job in page["items"])
         seen += [job["id"] for job in page["items"]]
         cursor = page["next_cursor"]
     assert cursor is None

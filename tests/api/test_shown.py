@@ -66,6 +66,6 @@ def test_what_is_shown_of_jobs_is_what_is_documented() -> None:
         return {*given.__struct_fields__} - {*left_out} == {*documented.__struct_fields__}
 
     assert same(shown.JobShown, shapes.Job)
-    assert same(shown.JobShown, shapes.ListedJob, "payload", "checkpoint", "result")
+    assert same(shown.JobShown, shapes.ListedJob, *shown.NOT_LISTED)
     assert same(shown.AddedJob, shapes.EnqueuedJob)
     assert same(shown.GrantedJob, shapes.ClaimedJob)

@@ -64,6 +64,14 @@ def test_a_job_that_was_added_is_listed_and_shown(cli: CLI) -> None:
     assert '{"topic": "tides"}' in text
 
 
+def test_a_list_for_programs_leaves_out_what_it_does_not_read_and_calls_it_none_nowhere(cli: CLI) -> None:
+    cli("jobs", "add", "research", '{"topic": "tides"}')
+    listed = cli.json("jobs", "list")["items"]
+    assert isinstance(listed, list)
+    assert listed[0]["type"] == "research"
+    assert not {"payload", "checkpoint", "result", "error"} & listed[0].keys()
+
+
 def test_the_payload_comes_from_a_file_or_standard_input_too(cli: CLI) -> None:
     (cli.directory / "p.json").write_text('{"from": "file"}')
     from_file = cli("jobs", "add", "t", "@p.json").stdout.strip()

@@ -105,7 +105,7 @@ async def test_an_error_with_odd_text_keeps_its_traceback(app: StoreApp) -> None
     with pytest.raises(interlock.JobFailed) as failed:
         await handle.result(timeout=PATIENCE_SECONDS)
     assert failed.value.error["message"] == "no such file: caf\ufffd.txt"
-    assert "in odd" in failed.value.error["details"]["traceback"]
+    assert "in odd" in str(failed.value.error["details"])
 
 
 async def test_more_events_than_a_call_can_carry_are_all_told_and_their_messages_need_not_be_text(

@@ -87,7 +87,6 @@ class ListedJob(Shape, frozen=True, kw_only=True):
     checkpoint_seq: int | None
     usage: Any
     result_summary: str | None
-    error: dict[str, Any] | None
     sanitized: bool
     version: int
     releases: int
@@ -105,6 +104,7 @@ class Job(ListedJob, frozen=True, kw_only=True):
     payload: Any
     checkpoint: Any
     result: Any
+    error: dict[str, Any] | None
 
 
 class EnqueuedJob(Job, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class EnqueuedJobs(Shape, frozen=True, kw_only=True):
 
 
 class JobPage(Shape, frozen=True, kw_only=True):
-    """Jobs, newest first, without payload, result and checkpoint."""
+    """Jobs, newest first, without payload, result, checkpoint and error."""
 
     items: list[ListedJob]
     next_cursor: str | None

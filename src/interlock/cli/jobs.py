@@ -21,7 +21,7 @@ from interlock.domain.usage import summed
 from interlock.domain.why import Why
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
-from interlock.shown import job_to_dict
+from interlock.shown import job_to_dict, listed_job_to_dict
 
 app = App(name="jobs", help="Add jobs, look at them, stop them and do them again.")
 NOTHING = Anywhere()
@@ -118,7 +118,7 @@ def list_(
 
     jobs, now = run(common, command)
     if common.json:
-        output.as_json({"items": [job_to_dict(job, now=now) for job in jobs]})
+        output.as_json({"items": [listed_job_to_dict(job, now=now) for job in jobs]})
     elif not jobs:
         output.say("no jobs")
     else:

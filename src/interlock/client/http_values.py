@@ -98,7 +98,7 @@ class JobShape(Struct, kw_only=True):
     usage: Raw
     result: Raw = _LEFT_OUT
     result_summary: str | None
-    error: Raw
+    error: Raw = _LEFT_OUT
     sanitized: bool
     version: int
     releases: int
@@ -234,7 +234,7 @@ def read(body: bytes | Raw, kind: type[T]) -> T:
 
 
 def job(shape: JobShape, *, listed: bool = False) -> Job:
-    """In a list payload, result and checkpoint stay behind; elsewhere a null is what the job carries."""
+    """In a list payload, result, checkpoint and error stay behind; elsewhere a null is what the job carries."""
     agent, lease = shape.agent, shape.lease
     waits = shape.status in (Status.QUEUED, Status.RETRY)
     given: dict[str, object] = {
