@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from interlock.domain.job import Enqueued
 from interlock.domain.lifecycle import TERMINAL, Status
-from tests.contract.builders import Desk, complete, new_id
+from tests.contract.builders import Desk, complete, new_id, new_job
 from tests.contract.doors import DOORS, Door, job_in, moved, refusal, update
 
 FUNCTION = "only_interlock_may_change_jobs"
@@ -239,6 +240,17 @@ async def test_on_sqlite_a_job_is_not_replaced_by_another(desk: Desk, door: Door
     )
     assert says(door, ours="interlock: a job is not replaced by another") in message
     assert await desk.trace(job.id) == before
+
+
+@pytest.mark.parametrize("door_name", ["functions", "plain", "owner"])
+async def test_the_key_of_a_job_deleted_by_hand_is_free(desk: Desk, door: Door) -> None:
+    job = await desk.running(idempotency_key="k")
+    await desk.do(complete(job, result='"gone"'))
+    await door.run("DELETE FROM job WHERE tenant = $1 AND id = $2", job.tenant, job.id)
+    (answer,) = await desk.store.enqueue(desk.tenant, [new_job(idempotency_key="k")])
+    assert isinstance(answer, Enqueued)
+    assert not answer.replayed
+    assert await desk.claimed() == [answer.id]
 
 
 @pytest.mark.parametrize("door_name", ["functions", "owner"])

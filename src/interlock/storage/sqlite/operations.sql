@@ -37,12 +37,6 @@ INSERT INTO prune (tenant, at, id, actor, cutoff, jobs, first_seq, last_seq, has
 -- name: delete_job
 DELETE FROM job WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 
--- name: delete_job_body
-DELETE FROM job_body WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
-
--- name: delete_job_result
-DELETE FROM job_result WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
-
 -- name: delete_job_history
 DELETE FROM job_history WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 

@@ -150,8 +150,11 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: only a job that has ended may be deleted');
 END;
 
-CREATE TRIGGER deleted_jobs_are_counted AFTER DELETE ON job
+-- A body that stayed would answer for its idempotency key with a job that is gone.
+CREATE TRIGGER deleted_jobs_go_whole_and_are_counted AFTER DELETE ON job
 BEGIN
+  DELETE FROM job_body WHERE tenant = OLD.tenant AND seq = OLD.seq;
+  DELETE FROM job_result WHERE tenant = OLD.tenant AND seq = OLD.seq;
   INSERT INTO tally VALUES (OLD.tenant, OLD.base, 0, OLD.status, '', 1, 0)
   ON CONFLICT DO UPDATE SET count = count + 1;
 END;
