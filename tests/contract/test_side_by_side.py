@@ -12,6 +12,7 @@ from interlock.domain.decide import Complete
 from interlock.domain.job import Receipt
 from interlock.storage.postgres.store import PostgresStore
 from tests.contract.builders import ask, new_job
+from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.stores import APP_LOGIN, fresh_database, make_template, opened
 
@@ -98,12 +99,16 @@ async def _work(store: PostgresStore, worker: str) -> int:
 async def _updates(dsn: str) -> tuple[int, int]:
     """What the workers' connections, closed by now, have told of their updates."""
     watcher = await asyncpg.connect(dsn)
+    told = (0, 0)
+
+    async def of_all_jobs() -> bool:
+        nonlocal told
+        ((updates, in_place),) = await watcher.fetch(UPDATES)
+        told = (updates, in_place)
+        return told[0] >= 2 * JOBS
+
     try:
-        while True:
-            row = await watcher.fetchrow(UPDATES)
-            assert row is not None
-            if row[0] >= 2 * JOBS:
-                return row[0], row[1]
-            await asyncio.sleep(0.1)
+        await eventually(of_all_jobs)
+        return told
     finally:
         await watcher.close()
