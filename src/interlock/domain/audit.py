@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from interlock.domain.job import HistoryRow
 
-Link = Callable[[bytes | None, str], bytes]  # from the hash before and the id of a job to its next hash
+Link = Callable[[bytes], bytes]  # from the hash before, or the origin, to the next hash
 
 
 class Chronicle(NamedTuple):
@@ -43,16 +43,24 @@ def history_hash(
     metadata: str | None,
     at: int,
 ) -> bytes:
-    """SHA-256 over the hash before and every field as length:text, where a null is a dash; lengths count bytes."""
+    """SHA-256 over the hash before and every field as length:text, where a null is a dash; lengths count bytes.
+
+    Whose history it is stands where the first row has no hash before; through that the later ones cover it too.
+    """
     linked = _common_link if reason is None and metadata is None else link
-    fields = (tenant, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
-    return linked(*fields)(previous, job_id)
+    fields = (version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
+    return linked(*fields)(origin(tenant, job_id) if previous is None else previous)
 
 
-def link(tenant: str, *fields: object) -> Link:
+def origin(tenant: str, job_id: str) -> bytes:
+    """What the chain of a job begins with."""
+    return _tenant_field(tenant) + _field(job_id)
+
+
+def link(*fields: object) -> Link:
     """The same for any job and hash before: what rows of jobs that move alike have in common is put into words once."""
-    before, after = _field(tenant) + b"36:", b"".join(map(_field, fields))
-    return lambda previous, job_id: sha256(b"".join((previous or b"", before, job_id.encode(), after))).digest()
+    row = b"".join(map(_field, fields))
+    return lambda before: sha256(before + row).digest()
 
 
 def _field(value: object) -> bytes:
@@ -63,3 +71,4 @@ def _field(value: object) -> bytes:
 
 
 _common_link = lru_cache(1024)(link)
+_tenant_field = lru_cache(1024)(_field)

@@ -10,15 +10,15 @@ class Alike:
     """Moves that differ only in their job; each leaves the hash of its row for the trigger that writes history."""
 
     def __init__(
-        self, connection: Connection, tenant: str, version: int, origin: str | None, to: str, verb: str, actor: str,
-        attempt: int, fence: int,
+        self, connection: Connection, version: int, left: str | None, to: str, verb: str, actor: str, attempt: int,
+        fence: int,
     ) -> None:  # fmt: skip
         self._hashes = connection.hashes
-        self._hash = link(tenant, version, origin, to, verb, actor, attempt, fence, None, None, connection.now)
+        self._hash = link(version, left, to, verb, actor, attempt, fence, None, None, connection.now)
         self.seqs: list[int] = []
 
-    def add(self, seq: int, id: str, head: bytes | None) -> bytes:
-        """One more job; the hash of its row."""
+    def add(self, seq: int, before: bytes) -> bytes:
+        """One more job, and the hash of its last row or what its chain begins with; the hash of its next row."""
         self.seqs.append(seq)
-        hash = self._hashes[seq] = self._hash(head, id)
+        hash = self._hashes[seq] = self._hash(before)
         return hash

@@ -95,9 +95,9 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         alike = moves_alike.get(move)
         if alike is None:
             actor = principal.worker(by)
-            alike = Alike(connection, tenant, version, "running", "succeeded", "complete", actor, attempt, fence)
+            alike = Alike(connection, version, "running", "succeeded", "complete", actor, attempt, fence)
             moves_alike[move] = alike
-        alike.add(seq, id, head)
+        alike.add(seq, head)
         if result is not None or summary is not None or usage is not None:
             results.append((seq, result, summary, usage, sanitized))
         answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version, None, now)))

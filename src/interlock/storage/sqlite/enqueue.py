@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
+from interlock.domain.audit import origin
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
@@ -164,8 +165,8 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
             full_bodies.append((*body, *more))
         alike = births.get(created_by)
         if alike is None:
-            alike = births[created_by] = Alike(connection, tenant, 1, None, "queued", "enqueue", created_by, 1, 0)
-        alike.add(seq, id, None)
+            alike = births[created_by] = Alike(connection, 1, None, "queued", "enqueue", created_by, 1, 0)
+        alike.add(seq, origin(tenant, id))
     connection.insert(_SQL["insert_job"], (tenant, now), rows)
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)

@@ -142,9 +142,9 @@ class Grants:
         alike = self._alike.get(move)
         if alike is None:
             actor = principal.worker(worker)
-            alike = Alike(self._connection, self._tenant, version, origin, "running", "claim", actor, attempt, fence)
+            alike = Alike(self._connection, version, origin, "running", "claim", actor, attempt, fence)
             self._alike[move] = alike
-        hash = alike.add(seq, id, head)
+        hash = alike.add(seq, head)
         known = (id, seq, "running", fence, worker, version, attempt, base, line, hash)
         self._held[id] = tuple.__new__(Held, known)
         edge = (base, origin)

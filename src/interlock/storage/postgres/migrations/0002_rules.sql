@@ -18,20 +18,21 @@ create function interlock.micros(t timestamptz) returns bigint
   return (extract(epoch from t) * 1000000)::bigint;
 
 -- The parts of a hash that are the same for all rows of a statement, so that they are put together once.
-create function interlock.whose(tenant text) returns text
-  language sql immutable parallel safe return interlock.field(tenant) || '36:';
 create function interlock.became(to_status interlock.status, verb text, actor text) returns text
   language sql immutable parallel safe return interlock.field(to_status) || interlock.field(verb) || interlock.field(actor);
 create function interlock.noted(reason text, metadata text, at bigint) returns text
   language sql immutable parallel safe return interlock.field(reason) || interlock.field(metadata) || interlock.field(at);
 
+-- What the chain of a job begins with. Later rows cover it through the hash before them.
+create function interlock.origin(tenant_field text, job_id uuid) returns bytea
+  language sql stable parallel safe return convert_to(tenant_field || '36:' || job_id::text, 'UTF8');
+
 create function interlock.history_hash(
-  prev bytea, whose text, job_id uuid, version integer, from_status interlock.status, became text, attempt integer, fence bigint, noted text
+  before bytea, version integer, from_status interlock.status, became text, attempt integer, fence bigint, noted text
 ) returns bytea
   language sql stable parallel safe
-  return sha256(coalesce(prev, ''::bytea) || convert_to(
-    whose || job_id::text || interlock.field(version) || interlock.field(from_status) || became
-    || interlock.field(attempt) || interlock.field(fence) || noted, 'UTF8'));
+  return sha256(before || convert_to(
+    interlock.field(version) || interlock.field(from_status) || became || interlock.field(attempt) || interlock.field(fence) || noted, 'UTF8'));
 comment on function interlock.history_hash is
   'SHA-256 over the hash before and every field of the row as length:text; the same bytes on every engine.';
 
@@ -64,7 +65,7 @@ begin
   end if;
   new.updated_at := interlock.clock();
   if new.head = old.head then  -- a claim and a completion bring the hash of their row along
-    new.head := interlock.history_hash(old.head, interlock.whose(new.tenant), new.id, new.version, new.previous,
+    new.head := interlock.history_hash(old.head, new.version, new.previous,
       interlock.became(new.status, new.verb, new.actor), old.attempt, new.fence,
       interlock.noted(new.reason, new.metadata, interlock.micros(new.updated_at)));
   end if;
@@ -92,7 +93,7 @@ begin
   end if;
   new.updated_at := interlock.clock();
   if new.head is null then
-    new.head := interlock.history_hash(null, interlock.whose(new.tenant), new.id, 1, null,
+    new.head := interlock.history_hash(interlock.origin(interlock.field(new.tenant), new.id), 1, null,
       interlock.became(new.status, new.verb, new.actor), 1, 0, interlock.noted(new.reason, new.metadata, interlock.micros(new.updated_at)));
   end if;
   return new;

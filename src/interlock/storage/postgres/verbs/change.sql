@@ -7,7 +7,6 @@ create or replace function interlock.complete(
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
 declare
-  whose text := interlock.whose(p_tenant);
   at_micros bigint;
   noted text;
 begin
@@ -21,7 +20,7 @@ begin
       finished_at = at, updated_at = at, verb = 'complete', actor = 'worker:' || j.worker, reason = null, metadata = null, error = null,
       result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
       usage = coalesce(usages[width_bucket(j.id, ids)], j.usage), sanitized = j.sanitized or sanitizeds[width_bucket(j.id, ids)],
-      head = interlock.history_hash(j.head, whose, j.id, j.version + 1, j.status,
+      head = interlock.history_hash(j.head, j.version + 1, j.status,
         interlock.became('succeeded', 'complete', 'worker:' || j.worker), j.attempt, j.fence, noted)
     where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running' and j.worker = workers[width_bucket(j.id, ids)]
       and p_fences[width_bucket(j.id, ids)] in (j.fence, -4611686018427387904)

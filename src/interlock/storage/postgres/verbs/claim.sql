@@ -42,7 +42,6 @@ create or replace function interlock.claim(
 declare
   t timestamptz := interlock.clock();
   t_micros bigint := interlock.micros(t);
-  whose text := interlock.whose(p_tenant);
   noted text := interlock.noted(null, null, t_micros);
   lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
   floor bigint;
@@ -161,7 +160,7 @@ begin
       lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)), j.timeout_seconds) * interval '1 second',
       started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
       actor = g.actor, reason = null, metadata = null,
-      head = interlock.history_hash(j.head, whose, j.id, j.version + 1, j.status, interlock.became('running', 'claim', g.actor), j.attempt,
+      head = interlock.history_hash(j.head, j.version + 1, j.status, interlock.became('running', 'claim', g.actor), j.attempt,
         greatest(j.fence, floor) + 1, noted)
     from (select u.at, u.taker, 'worker:' || coalesce(u.taker, p_worker) as actor from unnest(got, p_takers) as u(at, taker)
       limit cardinality(got)) g where j.ctid = g.at

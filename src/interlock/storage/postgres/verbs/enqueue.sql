@@ -91,7 +91,7 @@ create or replace function interlock.enqueue(
 ) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
-  whose text := interlock.whose(p_tenant);
+  tenant_field text := interlock.field(p_tenant);
   at_micros bigint;
   noted text;
 begin
@@ -115,7 +115,7 @@ begin
       n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
       n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
       r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload,
-      interlock.history_hash(null, whose, n.id, 1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, noted)
+      interlock.history_hash(interlock.origin(tenant_field, n.id), 1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, noted)
     from (
       select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
       from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests)
