@@ -97,8 +97,8 @@ create table interlock.queue (
 );
 comment on table interlock.queue is 'What operators set for all jobs of one type.';
 
--- Columns of fixed size that are never null come first: PostgreSQL finds them, and the tenant behind them, without walking. Then what the
--- triggers read of every change, then what is never null (each change has it checked), then the rest.
+-- Columns of fixed size that are never null come first: PostgreSQL finds them without walking, and the tenant behind them too, as long as
+-- it begins at a multiple of four. Then what the triggers read of every change, then what else is never null, then the rest.
 create table interlock.job (
   id                   uuid        not null,
   seq                  bigint      not null generated always as identity,
@@ -114,7 +114,6 @@ create table interlock.job (
   max_attempts         integer     not null,
   version              integer     not null,
   releases             integer     not null,
-  sanitized            boolean     not null default false,
   tenant               text        not null,
   type                 text        not null,
   head                 bytea       not null,
@@ -123,6 +122,7 @@ create table interlock.job (
   previous             interlock.status,
   line                 bigint,
   parent_id            uuid,
+  webhook              text,
   reason               text,
   metadata             text,
   worker               text,
@@ -130,6 +130,7 @@ create table interlock.job (
   lease_expires_at     timestamptz,
   run_started_at       timestamptz,
   timeout_seconds      double precision,
+  sanitized            boolean     not null default false,
   created_by           text        not null,
   requires             text[]      not null,
   tags                 text[]      not null,
@@ -142,7 +143,6 @@ create table interlock.job (
   place_era            integer,
   gate_id              uuid,
   redrive_of           uuid,
-  webhook              text,
   cancel_reason        text,
   error                text,
   agent_kind           text,
@@ -209,7 +209,6 @@ create table interlock.lease (
   primary key (tenant, job_id)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index lease_expiry on interlock.lease (tenant, expires_at) where expires_at is not null;
-create index lease_line on interlock.lease (tenant, line) where line is not null;
 comment on table interlock.lease is 'One row for each running job: who holds it and until when; kept by the triggers of job, moved on by heartbeats.';
 
 create table interlock.claim (

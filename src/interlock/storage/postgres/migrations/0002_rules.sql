@@ -78,13 +78,14 @@ create trigger guard_move before update on interlock.job for each row
              else old.status <= 'retry' and new.status = 'running' and new.fence > old.fence end) is not true)
   execute function interlock.guard_move();
 
+-- For each statement, not for each row: the length of the list is a cost.
 create function interlock.refuse_identity() returns trigger language plpgsql as $$
 begin
-  raise exception 'interlock: what job % was created with, its payload above all, never changes', old.id using errcode = 'check_violation';
+  raise exception 'interlock: what a job was created with, its payload above all, never changes' using errcode = 'check_violation';
 end $$;
 create trigger guard_identity before update of tenant, id, seq, type, payload, headers, traceparent, created_at, created_by,
   requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, line, repository, affinity_key, requires,
-  webhook, backoff, expiry_delay_seconds on interlock.job for each row execute function interlock.refuse_identity();
+  webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
 
 create function interlock.guard_birth() returns trigger language plpgsql as $$
 begin
@@ -151,7 +152,7 @@ create function interlock.after_update() returns trigger
 declare
   t timestamptz := clock();
   changes integer; granted boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
-  lines boolean; granted_lines boolean; setbacks boolean;
+  lines boolean; granted_lines boolean; setbacks boolean; others boolean;
   parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
   part record;
 begin
@@ -199,13 +200,17 @@ begin
       returning a.job_id)
     select array_agg(distinct job_id) into parents from gone;
   end if;
-  if lines or parents is not null then
+  if lines then
+    select array_agg(distinct n.line order by n.line), coalesce(array_agg(n.line) filter (where n.previous = 'running' and n.status >= 'succeeded'), '{}'),
+      bool_or(n.previous <> 'running' or n.status < 'succeeded')
+    into nos, freed, others from changed n where n.line is not null and n.status <> 'running';
+  end if;
+  if parents is not null then
     select array_agg(distinct x.line order by x.line) into nos from (
-      select n.line from changed n where n.line is not null and n.status <> 'running'
-      union select j.line from job j where j.tenant = current_tenant() and j.id = any(parents) and j.line is not null) x;
-    if nos is not null then
-      limited := lock_agents(nos);
-    end if;
+      select unnest(nos) union select j.line from job j where j.tenant = current_tenant() and j.id = any(parents) and j.line is not null) as x(line);
+  end if;
+  if nos is not null then
+    limited := lock_agents(nos);
   end if;
 
   if granted then
@@ -254,12 +259,14 @@ begin
       where n.line is not null and n.previous <= 'retry' and n.status > 'running'
         and q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq;
     end if;
-    select freed || coalesce(array_agg(n.line), '{}') into freed
-    from changed n join agent a on a.tenant = n.tenant and a.no = n.line
-    where n.line is not null and n.status <> 'running' and case  -- one that is only asked to stop still runs
-      when n.previous = 'running' then n.status >= 'succeeded' or (a."strict" and n.place_era = a.era) is not true
-      when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict" and n.place_era = a.era
-      else false end;
+    if others then  -- those that ended while they ran have given their place back in any case
+      select freed || coalesce(array_agg(n.line), '{}') into freed
+      from changed n join agent a on a.tenant = n.tenant and a.no = n.line
+      where n.line is not null and n.status <> 'running' and case  -- one that is only asked to stop still runs
+        when n.previous = 'running' then n.status < 'succeeded' and (a."strict" and n.place_era = a.era) is not true
+        when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict" and n.place_era = a.era
+        else false end;
+    end if;
   end if;
   if entered then
     insert into ready (tenant, route, base, run_at, seq, job_id, deadline, line, blocked)

@@ -40,7 +40,7 @@ declare
 begin
   with heads as materialized (
     select o.*, h.ats, o.free > coalesce(cardinality(h.ats), 0) as more from (
-      select a.no, a.used, a.next_due, g.n, a.max_concurrency - a.used + g.n as free
+      select a.ctid as agent_at, a.no, a.used, a.next_due, g.n, a.max_concurrency - a.used + g.n as free
       from agent a cross join lateral (select cardinality(array_positions(p_freed, a.no)) as n) g
       where a.tenant = current_tenant() and a.no = any(p_lines)) o
     cross join lateral (select array_agg(h.at) as ats from (
@@ -51,11 +51,11 @@ begin
   )
   -- Where places are left, no job that is due waits: the next one joins when it is, and the claim and the sweep look here for it.
   update agent a set used = a.used + s.change, next_due = s.due
-  from (select h.no, h.next_due, coalesce(cardinality(h.ats), 0) - h.n as change, case when h.more then (
+  from (select h.agent_at, h.next_due, coalesce(cardinality(h.ats), 0) - h.n as change, case when h.more then (
           select q.run_at from ready q where q.tenant = current_tenant() and q.line = h.no and q.blocked and q.run_at > t
           order by q.run_at limit 1) end as due
         from heads h offset 0) s
-  where (s.change <> 0 or s.due is distinct from s.next_due) and a.tenant = current_tenant() and a.no = s.no;
+  where (s.change <> 0 or s.due is distinct from s.next_due) and a.ctid = s.agent_at;
 end $$;
 
 -- Takes back the places of jobs that neither run nor keep them (a claim that is taking one right now keeps it); settle_lines
