@@ -133,7 +133,8 @@ begin
   end if;
   if limited <> '{}' then
     if exists (select from (select n.line, min(n.run_at) as first from born n where n.line = any(limited) group by n.line) b
-               join ready q on q.tenant = current_tenant() and q.line = b.line and not q.blocked and q.run_at > b.first) then
+               cross join lateral (select from ready q where q.tenant = current_tenant() and q.line = b.line and not q.blocked
+                                   and q.run_at > b.first limit 1) later) then
       perform take_back_places(limited);  -- one comes before another that has a place and may not have started
     end if;
     perform settle_lines(limited, '{}');
