@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 import asyncpg
 import pytest
 
-from interlock.domain.job import Job
+from interlock.domain.decide import Order
+from interlock.domain.edit import Edit
+from interlock.domain.job import Job, Receipt
 from interlock.domain.registry import Agent
 from interlock.storage.postgres.store import PostgresStore
-from tests.contract.builders import ask, beat, complete, fail, new_job, release
+from tests.contract.builders import OPERATOR, ask, beat, cancel, complete, fail, new_job, release, revoke
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
 TENANT = "acme"
 WAITING = 3000
 AGENTS = 40
-LIMITED = 100
+GROWN_AGENTS = 300
 READ_PER_JOB = 20
+READ_PER_VERB = 60
 ROWS_READ = """
     select relname, idx_tup_fetch + seq_tup_read as read from pg_stat_user_tables
     where relname in ('job', 'ready', 'lease', 'agent', 'route', 'job_history')"""
@@ -63,18 +66,6 @@ async def test_plans_made_for_empty_tables_read_no_more_rows_when_thousands_of_j
         assert (read - before[table]) / 180 < READ_PER_JOB, f"{read - before[table]} rows of {table} for 180 jobs"
 
 
-async def test_a_new_job_for_a_limited_agent_reads_nothing_of_the_places_of_others(watched: Watched) -> None:
-    store = watched.store
-    for i in range(LIMITED):
-        await store.set_agent(TENANT, Agent("serial", str(i), max_concurrency=1))
-        await store.enqueue(TENANT, [new_job(agent_kind="serial", agent_id=str(i)) for _ in range(2)])
-    before = await watched.rows_read()
-    for _ in range(20):
-        await store.enqueue(TENANT, [new_job(agent_kind="serial", agent_id="0")])
-    after = await watched.rows_read()
-    assert (after["ready"] - before["ready"]) / 20 < READ_PER_JOB
-
-
 async def test_jobs_of_limited_agents_are_granted_and_ended_without_reading_the_lines_behind_them(
     watched: Watched,
 ) -> None:
@@ -91,6 +82,94 @@ async def test_jobs_of_limited_agents_are_granted_and_ended_without_reading_the_
     after = await watched.rows_read()
     for table, read in after.items():
         assert (read - before[table]) / 180 < READ_PER_JOB, f"{read - before[table]} rows of {table} for 180 jobs"
+
+
+async def test_no_verb_reads_more_of_a_tenant_that_has_grown_since_its_plan_was_made(watched: Watched) -> None:
+    verbs = Verbs(watched.store)
+    for _ in range(7):
+        await verbs.add_jobs(20, agents=2)
+        for do in verbs.all():
+            await do()
+    await verbs.add_jobs(WAITING, agents=GROWN_AGENTS)
+    for do in verbs.all():
+        before = await watched.rows_read()
+        await do()
+        after = await watched.rows_read()
+        for table, read in after.items():
+            assert read - before[table] < READ_PER_VERB, f"{do.__name__} read {read - before[table]} rows of {table}"
+
+
+class Verbs:
+    """One of each, for jobs of serial agents and of nobody."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self._agents = 0
+        self._in_line: list[str] = []
+        self._free: list[str] = []
+
+    def all(self) -> list[Callable[[], Awaitable[None]]]:
+        return [
+            self.enqueue_for_an_agent, self.enqueue_before_the_others, self.edit, self.cancel_in_line, self.cancel,
+            self.complete, self.fail, self.release, self.release_for_a_child, self.revoke, self.limit_anew,
+        ]  # fmt: skip
+
+    async def add_jobs(self, count: int, *, agents: int) -> None:
+        for i in range(self._agents, agents):
+            await self._store.set_agent(TENANT, Agent("bot", f"b{i}", max_concurrency=1))
+        self._agents = agents
+        for _ in range(0, count, 1000):
+            some = range(min(count, 1000))
+            in_line = [new_job(type=f"t{i % 5}", agent_kind="bot", agent_id=f"b{i % agents}") for i in some]
+            free = [new_job(type=f"t{i % 5}") for i in some]
+            await self._store.enqueue(TENANT, in_line + free)
+            self._in_line += [job.id for job in in_line]
+            self._free += [job.id for job in free]
+
+    async def enqueue_for_an_agent(self) -> None:
+        await self._store.enqueue(TENANT, [new_job(agent_kind="bot", agent_id="b0")])
+
+    async def enqueue_before_the_others(self) -> None:
+        await self._store.enqueue(TENANT, [new_job(agent_kind="bot", agent_id="b0", run_at=1)])
+
+    async def edit(self) -> None:
+        await self._do(Edit(self._in_line.pop(), OPERATOR, priority=5), Edit(self._free.pop(), OPERATOR, priority=5))
+
+    async def cancel_in_line(self) -> None:
+        await self._do(cancel(self._in_line.pop()))
+
+    async def cancel(self) -> None:
+        await self._do(cancel(self._free.pop()))
+
+    async def complete(self) -> None:
+        await self._do(complete(await self._claimed()))
+
+    async def fail(self) -> None:
+        await self._do(fail(await self._claimed()))
+
+    async def release(self) -> None:
+        await self._do(release(await self._claimed(), delay_seconds=3600))
+
+    async def release_for_a_child(self) -> None:
+        job = await self._claimed()
+        child = new_job(type="t1", parent_id=job.id)
+        await self._store.enqueue(TENANT, [child])
+        await self._do(release(job, children=(child.id,)))
+        await self._do(cancel(child.id))
+
+    async def revoke(self) -> None:
+        await self._do(revoke((await self._claimed()).id))
+
+    async def limit_anew(self) -> None:
+        for limit in (2, 1):
+            await self._store.set_agent(TENANT, Agent("bot", f"b{self._agents - 1}", max_concurrency=limit))
+
+    async def _claimed(self) -> Job:
+        return (await _claim(self._store, 1))[0]
+
+    async def _do(self, *orders: Order) -> None:
+        answers = await self._store.carry_out(TENANT, orders)
+        assert all(isinstance(answer, Receipt) for answer in answers), answers
 
 
 async def _add(store: PostgresStore, count: int) -> None:

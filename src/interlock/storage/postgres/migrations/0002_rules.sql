@@ -133,7 +133,7 @@ begin
   end if;
   if limited <> '{}' then
     if exists (select from (select n.line, min(n.run_at) as first from born n where n.line = any(limited) group by n.line) b
-               cross join lateral (select from ready q where q.tenant = current_tenant() and q.line = b.line and not q.blocked
+               cross join lateral (select from ready q where q.tenant = current_tenant() and q.line = b.line and q.blocked <= false
                                    and q.run_at > b.first limit 1) later) then
       perform take_back_places(limited);  -- one comes before another that has a place and may not have started
     end if;
@@ -252,7 +252,7 @@ begin
       select * from gone
       union  -- those whose last child ended in this very statement
       select n.id, n.line, n.place_era from changed n where n.id = any(parents) and n.previous <= 'retry' and n.status > 'running') x
-    join agent a on a.tenant = current_tenant() and a.no = x.line where a."strict" and x.place_era = a.era;
+    cross join lateral (select from agent a where a.tenant = current_tenant() and a.no = x.line and a."strict" and a.era = x.place_era offset 0) kept;
   end if;
   if lines then
     if left_ready then
@@ -262,7 +262,7 @@ begin
     end if;
     if others then  -- those that ended while they ran have given their place back in any case
       select freed || coalesce(array_agg(n.line), '{}') into freed
-      from changed n join agent a on a.tenant = n.tenant and a.no = n.line
+      from changed n cross join lateral (select a."strict", a.era from agent a where a.tenant = n.tenant and a.no = n.line offset 0) a
       where n.line is not null and n.status <> 'running' and case  -- one that is only asked to stop still runs
         when n.previous = 'running' then n.status < 'succeeded' and (a."strict" and n.place_era = a.era) is not true
         when n.previous = 'waiting_for_approval' then n.status >= 'succeeded' and a."strict" and n.place_era = a.era
@@ -316,10 +316,13 @@ begin
   if new.run_at = old.run_at then  -- it is no more ready than before
     perform set_config('interlock.untold', 'on', true);
   end if;
-  update ready q set route = new.route, base = new.base, run_at = new.run_at, deadline = new.deadline
-  where q.tenant = old.tenant and q.job_id = old.id and (
-    (not q.blocked and q.route = old.route and q.run_at = old.run_at and q.seq = old.seq)
-    or (q.line = old.line and q.blocked and q.run_at = old.run_at and q.seq = old.seq));
+  update ready q set route = new.route, base = new.base, run_at = new.run_at, deadline = new.deadline from (
+    select r.ctid as at from ready r
+    where r.tenant = old.tenant and r.route = old.route and r.run_at = old.run_at and r.seq = old.seq and not r.blocked
+    union all
+    select r.ctid from ready r
+    where r.tenant = old.tenant and r.line = old.line and r.run_at = old.run_at and r.seq = old.seq and r.blocked) its
+  where q.ctid = its.at;
   perform set_config('interlock.untold', '', true);
   update job_await a set deadline = new.deadline where a.tenant = old.tenant and a.job_id = old.id;
   if limited <> '{}' then

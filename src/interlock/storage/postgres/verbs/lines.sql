@@ -1,6 +1,9 @@
 -- Agents with a limit have a line: of its jobs that are due, the first ones have a place, and only they may be claimed.
 -- `agent.used` counts places: those of jobs that hold one since they started, and those given to the head of the line. A claim
 -- moves a job from the second kind to the first and so needs no lock; everything else holds the agent's row.
+--
+-- These statements must read what is asked for also by plans that were made when next to nothing was there: lookups that follow from
+-- another come after it by `offset 0` or by `ctid`. `blocked <= false` is `not blocked` in words that only the index of lines answers to.
 
 -- Locks agents in one order and names those with a limit; one without is held as it is, so that it gets none meanwhile.
 create or replace function interlock.lock_agents(p_nos bigint[]) returns bigint[] language plpgsql set search_path = interlock, pg_temp as $$
@@ -64,16 +67,27 @@ create or replace function interlock.take_back_places(p_lines bigint[]) returns 
   set search_path = interlock, pg_temp as $$
 begin
   with idle as materialized (
-    select q.ctid as at, q.line from agent a join ready q on q.tenant = a.tenant and q.line = a.no and not q.blocked
-    join job j on j.tenant = q.tenant and j.id = q.job_id
-    where a.tenant = current_tenant() and a.no = any(p_lines) and (a."strict" and j.place_era = a.era) is not true
-    for update of q skip locked
+    select a.ctid as agent_at, x.at from agent a cross join lateral (
+      select q.ctid as at from ready q cross join lateral (
+        select j.place_era from job j where j.tenant = q.tenant and j.id = q.job_id offset 0) j
+      where q.tenant = a.tenant and q.line = a.no and q.blocked <= false and (a."strict" and j.place_era = a.era) is not true
+      for update of q skip locked) x
+    where a.tenant = current_tenant() and a.no = any(p_lines)
   ), taken as (
-    update ready q set blocked = true from idle where q.ctid = idle.at returning q.line
+    update ready q set blocked = true from idle where q.ctid = idle.at returning idle.agent_at
   )
-  update agent a set used = a.used - x.n from (select line, count(*)::integer as n from taken group by line) x
-  where a.tenant = current_tenant() and a.no = x.line;
+  update agent a set used = a.used - x.n from (select agent_at, count(*)::integer as n from taken group by agent_at) x
+  where a.ctid = x.agent_at;
 end $$;
+
+-- Jobs of a line that wait for children or a gate, and the era whose place they keep, if any.
+create or replace function interlock.waiting_in_line(p_tenant text, p_line bigint) returns table (id uuid, place_era integer)
+  language sql stable set search_path = interlock, pg_temp as $$
+  select j.id, j.place_era from (
+    select a.job_id from job_await a where a.tenant = p_tenant
+    union select g.job_id from approval g where g.tenant = p_tenant and g.status = 'open') w
+  cross join lateral (select * from job x where x.tenant = p_tenant and x.id = w.job_id offset 0) j where j.line = p_line
+$$;
 
 -- Jobs of limited agents that have come due while there was a free place.
 create or replace function interlock.join_lines(p_tenant text) returns void language plpgsql security definer
@@ -107,16 +121,13 @@ begin
   end if;
   with waiting as materialized (
     select q.ctid as at, coalesce(new."strict" and j.place_era = new.era, false) as keeps from ready q
-    join job j on j.tenant = q.tenant and j.id = q.job_id
+    cross join lateral (select x.place_era from job x where x.tenant = q.tenant and x.id = q.job_id offset 0) j
     where q.tenant = new.tenant and q.line = new.no for update of q skip locked
   )
   update ready q set blocked = not waiting.keeps from waiting where q.ctid = waiting.at and q.blocked = waiting.keeps;
   select (select count(*) from lease l where l.tenant = new.tenant and l.line = new.no)
-    + (select count(*) from ready q where q.tenant = new.tenant and q.line = new.no and not q.blocked)
-    + case when new."strict" then (
-        select count(*) from job j where j.tenant = new.tenant and j.line = new.no and j.place_era = new.era and j.id in (
-          select a.job_id from job_await a where a.tenant = new.tenant
-          union select g.job_id from approval g where g.tenant = new.tenant and g.status = 'open')) else 0 end
+    + (select count(*) from ready q where q.tenant = new.tenant and q.line = new.no and q.blocked <= false)
+    + case when new."strict" then (select count(*) from waiting_in_line(new.tenant, new.no) w where w.place_era = new.era) else 0 end
   into holding;
   update agent a set used = holding where a.tenant = new.tenant and a.no = new.no;
   perform settle_lines(array[new.no], '{}');

@@ -81,9 +81,7 @@ begin
   end if;
   if exists (select from interlock.ready q where q.tenant = p_tenant and q.line = gone)
       or exists (select from interlock.lease l where l.tenant = p_tenant and l.line = gone)
-      or exists (select from interlock.job j where j.tenant = p_tenant and j.line = gone and j.id in (
-          select w.job_id from interlock.job_await w where w.tenant = p_tenant
-          union select g.job_id from interlock.approval g where g.tenant = p_tenant and g.status = 'open')) then
+      or exists (select from interlock.waiting_in_line(p_tenant, gone)) then
     return false;
   end if;
   if had_defaults then

@@ -60,11 +60,9 @@ begin
       select h.id from (
         select l.job_id as id from interlock.lease l where l.tenant = p_tenant and l.line = a.no
         union all
-        select q.job_id from interlock.ready q where q.tenant = p_tenant and q.line = a.no and not q.blocked
+        select q.job_id from interlock.ready q where q.tenant = p_tenant and q.line = a.no and q.blocked <= false
         union all
-        select j.id from interlock.job j where a."strict" and j.tenant = p_tenant and j.line = a.no and j.place_era = a.era and j.id in (
-          select w.job_id from interlock.job_await w where w.tenant = p_tenant
-          union select o.job_id from interlock.approval o where o.tenant = p_tenant and o.status = 'open')) h
+        select w.id from interlock.waiting_in_line(p_tenant, a.no) w where a."strict" and w.place_era = a.era) h
       order by h.id limit p_most) end,
     case when a.no is null then 0 else (
       select count(*) from interlock.ready q
