@@ -145,7 +145,7 @@ class TestOnPostgres:
 
     async def tell(self, connection: asyncpg.Connection[asyncpg.Record], job: Job) -> None:
         told = Report(job.id, job.fence, "w", (event(new_id()),))
-        (numbers,) = await on_postgres.write(connection, TENANT, [told])  # type: ignore[arg-type]
+        (numbers,) = await on_postgres.write(connection, TENANT, [told])
         assert numbers is not None
 
     async def fed(self, judge: Judge, after: Place = START) -> list[Fed]:

@@ -7,18 +7,16 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
 
 from interlock.errors import Error, Indeterminate, TenantMoved, Unavailable
 from interlock.storage.postgres.nodes import Nodes
+from interlock.storage.postgres.pool import LOST, Pool
+from interlock.storage.postgres.pool import Conn as Conn
 
 T = TypeVar("T")
-if TYPE_CHECKING:
-    Conn = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
-else:
-    Conn = Any
 
 OLDEST_SERVER: Final = 150_000
 EPOCH_2000: Final = 946_684_800_000_000
@@ -37,18 +35,9 @@ _NOT_NOW: Final = (
     asyncpg.OutOfMemoryError,
 )
 _POOLED: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
-_LOST: Final = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    TimeoutError,
-)
 
 
-async def prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+async def prepare(connection: Conn) -> None:
     """Set up one connection: times as whole microseconds, ids as text, and never more rights than the app role has."""
     await connection.set_type_codec(
         "timestamptz",
@@ -69,10 +58,6 @@ async def prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     )
 
 
-async def reset(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Nothing to reset: verbs leave no session state behind, so a round trip is saved."""
-
-
 class Link:
     """A pool that survives the loss of its connections, and of the node they led to."""
 
@@ -80,17 +65,14 @@ class Link:
         self._nodes = Nodes(dsn)
         self._doubts = 0
         self._settled = 0
-        self.pool = asyncpg.create_pool(
-            dsn, connect=self._connect, min_size=0, max_size=size, init=prepare, reset=reset,
-            command_timeout=COMMAND_SECONDS,
-        )  # fmt: skip
+        self.pool = Pool(self._connect, size=size)
 
     @classmethod
     async def open(cls, dsn: str, *, size: int) -> Link:
         link = cls(dsn, size=size)
         try:
             await link._try_out()
-        except (*_NOT_NOW, *_LOST) as error:
+        except (*_NOT_NOW, *LOST) as error:
             raise Unavailable(f"PostgreSQL cannot be reached: {str(error) or 'no answer in time'}") from error
         except asyncpg.PostgresError as error:
             raise Unavailable(f"PostgreSQL refused the connection: {error}") from error
@@ -109,7 +91,7 @@ class Link:
             held = started = answered = False
             turn = self._nodes.turn
             try:
-                async with self.pool.acquire(timeout=KEEP_TRYING_SECONDS) as connection:
+                async with self.pool.lend(KEEP_TRYING_SECONDS) as connection:
                     held = True
                     await self._settle(connection)
                     started = True
@@ -121,7 +103,7 @@ class Link:
                 raise
             except asyncpg.ReadOnlySQLTransactionError as error:
                 meaning: Error = Unavailable(f"PostgreSQL takes no writes here any more: {error}")
-                await self.pool.expire_connections()  # whoever led now follows; another node leads
+                self.pool.expire()  # whoever led now follows; another node leads
             except _RETRY as error:
                 meaning = Unavailable(f"PostgreSQL could not serialise this change: {error}")
             except _NOT_NOW as error:
@@ -131,9 +113,9 @@ class Link:
                     "a pooler mixes up prepared statements; PgBouncer keeps them apart from 1.21 on, with "
                     "max_prepared_statements above 0"
                 ) from error
-            except _LOST as error:
+            except LOST as error:
                 if held and isinstance(error, TimeoutError) and self._nodes.pass_over(turn):
-                    await self.pool.expire_connections()
+                    self.pool.expire()
                 if started and not repeatable:
                     raise Indeterminate("the connection broke; the change may or may not have happened") from error
                 lost = Indeterminate if started else Unavailable
@@ -152,22 +134,26 @@ class Link:
     async def _try(self, verb: Callable[[Conn], Awaitable[T]], connection: Conn) -> T:
         try:
             return await verb(connection)
-        except (asyncio.CancelledError, *_LOST):
+        except (asyncio.CancelledError, *LOST):
             self._doubts += 1
             raise
 
     async def _try_out(self) -> None:
         try:
-            await self.pool
-            async with self.pool.acquire():
+            async with self.pool.lend():
                 pass
         except BaseException:
             self.pool.terminate()
             raise
 
-    async def _connect(self, dsn: str | None = None, **options: Any) -> asyncpg.Connection[asyncpg.Record]:
-        connection = await self._nodes.connect(**options)
+    async def _connect(self) -> Conn:
+        connection = await self._nodes.connect(command_timeout=COMMAND_SECONDS)
         self._doubts += 1
+        try:
+            await prepare(connection)
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
 
     async def _settle(self, connection: Conn) -> None:

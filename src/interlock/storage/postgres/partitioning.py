@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 import asyncpg
 
 from interlock.errors import Conflict, Forbidden, Invalid, Unavailable
 from interlock.storage.postgres import ladder
-from interlock.storage.postgres.connection import Conn
 from interlock.storage.postgres.nodes import Nodes
 
 Owner: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -50,8 +49,8 @@ async def partition(dsn: str, days: float) -> bool:
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
         raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
     try:
-        await ladder.take_all_time(cast(Conn, connection))
-        await ladder.check(cast(Conn, connection))
+        await ladder.take_all_time(connection)
+        await ladder.check(connection)
         if not await connection.fetchval(_ONE_AT_A_TIME):
             raise Conflict("somebody else is partitioning this history")
         if await connection.fetchval(_IS_PARTITIONED):
@@ -93,7 +92,7 @@ async def _attach(connection: Owner, before: datetime, every: timedelta) -> None
     await connection.execute(
         "select pg_advisory_xact_lock($1)", ladder.LOCK
     )  # nobody migrates meanwhile, or has just now
-    await ladder.check(cast(Conn, connection))
+    await ladder.check(connection)
     await connection.execute("select interlock.partition_history($1, $2)", before, every)
     await ladder.renew_verbs(connection)
     await connection.execute("select interlock.extend_history()")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 import asyncpg
 
 from interlock.errors import Forbidden, SchemaMismatch, Unavailable
 from interlock.storage.postgres import ladder
-from interlock.storage.postgres.connection import Conn, prepare
+from interlock.storage.postgres.connection import prepare
 from interlock.storage.postgres.nodes import Nodes
 
 Owner: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -28,7 +28,7 @@ async def owner(name: str, address: str, *, copies: bool = False) -> AsyncIterat
     try:
         await prepare(connection)
         await connection.execute("reset role")
-        await ladder.take_all_time(cast(Conn, connection))
+        await ladder.take_all_time(connection)
         await _check(name, connection)
         if copies and not await connection.fetchval(_MAY_COPY):
             raise Forbidden(f"tenants are moved by a superuser of both databases; connect to shard {name} as one")
@@ -44,6 +44,6 @@ async def owner(name: str, address: str, *, copies: bool = False) -> AsyncIterat
 
 async def _check(name: str, connection: Owner) -> None:
     try:
-        await ladder.check(cast(Conn, connection))
+        await ladder.check(connection)
     except SchemaMismatch as error:
         raise SchemaMismatch(f"shard {name}: {error}") from error
