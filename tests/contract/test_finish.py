@@ -272,3 +272,38 @@ async def test_no_orders_are_no_answers(desk: Desk) -> None:
     assert await desk.store.heartbeat(desk.tenant, []) == []
     assert await desk.store.checkpoint(desk.tenant, []) == []
     assert await desk.store.get(desk.tenant, []) == []
+
+
+async def reported(desk: Desk, jobs: list[Job], said: list[dict[str, Any]]) -> None:
+    """Complete them in one batch, in no order of theirs, and look at each."""
+    orders = [complete(job, **fields) for job, fields in zip(jobs, said, strict=True)][::-1]
+    receipts = await desk.store.carry_out(desk.tenant, orders)
+    assert [(r.id, r.fence) for r in receipts if isinstance(r, Receipt)] == [(o.id, o.fence) for o in orders]
+    for job, fields in zip(jobs, said, strict=True):
+        now = await desk.job(job.id)
+        assert {name: getattr(now, name) for name in fields} == fields
+    await desk.verify()
+
+
+async def test_completions_of_one_batch_keep_what_each_of_them_says(desk: Desk) -> None:
+    jobs = [await desk.running(worker=f"w{i % 2}") for i in range(4)]
+    await desk.do(release(jobs[0]))
+    jobs[0] = await desk.again(jobs[0])  # by a third worker, under a higher fence
+    summaries = [None, '"', "\\", "NULL"]
+    said = [
+        {"result": f'["\\\\", "{i}"]', "result_summary": summary, "sanitized": i == 2}
+        for i, summary in enumerate(summaries)
+    ]
+    await reported(desk, jobs, said)
+
+
+@pytest.mark.parametrize("sanitized", [False, True])
+async def test_completions_of_one_batch_may_all_say_the_same(desk: Desk, sanitized: bool) -> None:
+    jobs = [await desk.running() for _ in range(4)]
+    await reported(desk, jobs, [{"result": "{}", "result_summary": None, "sanitized": sanitized}] * 4)
+
+
+async def test_a_batch_of_completions_with_one_wrong_fence_for_all_is_refused(desk: Desk) -> None:
+    jobs = [await desk.running() for _ in range(3)]
+    answers = await desk.store.carry_out(desk.tenant, [complete(job, fence=job.fence + 1) for job in jobs])
+    assert [isinstance(a, Refused) and isinstance(a.error, LeaseLost) for a in answers] == [True] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final
 
 from interlock.domain.decide import Expire, PassDeadline
@@ -12,6 +13,7 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk, Names
 from interlock.storage.postgres import change
+from interlock.storage.postgres.columns import filled, is_empty, maker
 from interlock.storage.postgres.connection import Conn, call
 from interlock.storage.swept import Swept, ended
 
@@ -30,6 +32,9 @@ _RARE: Final = (
     "result_summary", "error", "sanitized", "version", "releases", "started_at",
 )  # fmt: skip
 _NONE: Final[dict[str, Iterable[Any]]] = dict.fromkeys(Job._fields, repeat(None))
+_new_job: Final = maker(Job)
+_since: Final = itemgetter(Job._fields.index("run_at"), Job._fields.index("seq"))
+_priority: Final = itemgetter(Job._fields.index("priority"))
 _CLAIM: Final = call("claim", 11)
 _GRANTED_BEFORE: Final = call("granted_before", 3)
 
@@ -45,7 +50,9 @@ async def claim(connection: Conn, tenant: str, ask: ClaimAsk, takers: Sequence[s
         jobs = list(map(to_job, await connection.fetch(_GRANTED_BEFORE, tenant, ask.worker, ask.claim_id)))
     else:
         jobs = _granted(tenant, ask.worker, *answer)
-    return sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.seq))
+    jobs.sort(key=_since)
+    jobs.sort(key=_priority, reverse=True)
+    return jobs
 
 
 def _values(tenant: str, ask: ClaimAsk, takers: Sequence[str]) -> tuple[Any, ...]:
@@ -83,17 +90,17 @@ def _granted(tenant: str, worker: str, at: int, expires_at: int, fence: int, *ar
     if rare is None:
         return []
     told["id"] = told["id"][1:-1].split(",")
-    times = zip(told["run_at"], told["created_at"], strict=True)
-    told["run_at"] = [created_at if run_at is None else run_at for run_at, created_at in times]
-    told["worker"] = [taker or worker for taker in told["worker"]]
+    told["run_at"] = filled(told["run_at"], told["created_at"])
+    told["worker"] = filled(told["worker"], repeat(worker))
     same = {
         "tenant": tenant, "status": Status.RUNNING, "tags": [], "requires": [], "awaiting": [], "attempt": 1,
         "fence": fence, "lease_expires_at": expires_at, "sanitized": False, "version": 2, "releases": 0,
         "updated_at": at, "started_at": at, "run_started_at": at, "blocked": False,
     }  # fmt: skip
     columns = _NONE | {name: repeat(value) for name, value in same.items()} | told
-    jobs = list(map(Job._make, zip(*columns.values(), strict=False)))  # as many as there are ids
-    for i, facts in enumerate(rare):
-        if facts is not None:
-            jobs[i] = jobs[i]._replace(**dict(zip(_RARE, json.loads(facts), strict=True)))
+    jobs = list(map(_new_job, zip(*columns.values(), strict=False)))  # as many as there are ids
+    if not is_empty(rare):
+        for i, facts in enumerate(rare):
+            if facts is not None:
+                jobs[i] = jobs[i]._replace(**dict(zip(_RARE, json.loads(facts), strict=True)))
     return jobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -174,19 +174,6 @@ class Link:
             await asyncio.wait_for(self.pool.close(), 5)
         except TimeoutError:
             self.pool.terminate()
-
-
-def array_literal(values: Sequence[str | None]) -> str:
-    """Texts as the text of a PostgreSQL array."""
-    if len(values) > 1 and values.count(values[0]) == len(values):  # as the workers of a batch mostly are
-        return "{" + ",".join([array_literal(values[:1])[1:-1]] * len(values)) + "}"
-    return "{" + ",".join("NULL" if value is None else _quoted(value) for value in values) + "}"
-
-
-def _quoted(text: str) -> str:
-    if "\\" in text or '"' in text:
-        text = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
 
 
 @lru_cache

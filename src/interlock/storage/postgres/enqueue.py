@@ -6,17 +6,17 @@ import contextlib
 import json
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import asyncpg
 
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
-from interlock.storage.postgres.connection import Conn, array_literal, call
+from interlock.storage.postgres.columns import array_literal, shared, some
+from interlock.storage.postgres.connection import Conn, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
-T = TypeVar("T")
 # Ids go as one text: as an array the driver would look at every element.
 _ENQUEUE: Final = call("enqueue", 16).replace("$3", "$3::text::uuid[]")
 REGISTRY_CHANGED: Final = "IL001"
@@ -211,24 +211,14 @@ async def _insert(
     )  # fmt: skip
     ids, types, payloads, priorities, routes, bases, lines, attempts, creators, *rare = zip(*rows, strict=True)
     answer = await connection.fetchrow(
-        _ENQUEUE, tenant, registry, "{" + ",".join(ids) + "}", types, payloads, _shared(priorities), routes, bases,
-        lines, _shared(attempts), _shared(creators), *map(_some, rare),
+        _ENQUEUE, tenant, registry, "{" + ",".join(ids) + "}", types, payloads, shared(priorities), routes, bases,
+        lines, shared(attempts), shared(creators), *map(some, rare),
     )  # fmt: skip
     assert answer is not None
     seqs, added, at = answer
     if added is None:
         return {id: (seq, at) for id, seq in zip(ids, sorted(seqs), strict=True)}
     return {id: (seq, at) for id, seq in zip(added.split(), seqs, strict=True)}
-
-
-def _shared(values: Sequence[T]) -> Sequence[T]:
-    """The values, or the first one where all are the same."""
-    return values[:1] if values.count(values[0]) == len(values) else values
-
-
-def _some(values: Sequence[T | None]) -> Sequence[T | None] | None:
-    """The values, or nothing where there is none."""
-    return None if values.count(None) == len(values) else values
 
 
 _RARE: Final = (

@@ -11,7 +11,8 @@ from interlock.domain.job import Refused
 from interlock.domain.retry import SECOND
 from interlock.domain.token import NewToken, Sighting, Token
 from interlock.errors import NotFound, TokenExists
-from interlock.storage.postgres.connection import Conn, array_literal, call
+from interlock.storage.postgres.columns import array_literal
+from interlock.storage.postgres.connection import Conn, call
 
 T = TypeVar("T")
 _FIND: Final = "select k.*, interlock.clock() as now from interlock.find_token($1) k"

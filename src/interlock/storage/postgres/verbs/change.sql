@@ -1,5 +1,6 @@
 -- Completes each job that its worker still holds (fence -2^62: whichever it is), by sorted ids; what is not named in the answer was
 -- refused. Arrays come and go as wholes, texts of which there is none as null: a value of its own for each job is dear to a client.
+-- Fences, workers and sanitizeds may stop after the first, which then holds for all.
 create or replace function interlock.complete(
   p_tenant text, ids uuid[], p_fences bigint[], workers text[], results text[], summaries text[], usages text[], sanitizeds boolean[],
   out positions integer[], out fences bigint[], out attempts integer[], out versions integer[], out at timestamptz
@@ -9,6 +10,9 @@ create or replace function interlock.complete(
 declare
   at_micros bigint;
   noted text;
+  same_fence bigint := case when cardinality(p_fences) = 1 then p_fences[1] end;
+  same_worker text := case when cardinality(workers) = 1 then workers[1] end;
+  same_sanitized boolean := case when cardinality(sanitizeds) = 1 then sanitizeds[1] end;
 begin
   at := interlock.clock();
   at_micros := interlock.micros(at);
@@ -19,11 +23,13 @@ begin
     update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
       finished_at = at, updated_at = at, verb = 'complete', actor = 'worker:' || j.worker, reason = null, metadata = null, error = null,
       result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
-      usage = coalesce(usages[width_bucket(j.id, ids)], j.usage), sanitized = j.sanitized or sanitizeds[width_bucket(j.id, ids)],
+      usage = coalesce(usages[width_bucket(j.id, ids)], j.usage),
+      sanitized = j.sanitized or coalesce(same_sanitized, sanitizeds[width_bucket(j.id, ids)]),
       head = interlock.history_hash(j.head, j.version + 1, j.status,
         interlock.became('succeeded', 'complete', 'worker:' || j.worker), j.attempt, j.fence, noted)
-    where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running' and j.worker = workers[width_bucket(j.id, ids)]
-      and p_fences[width_bucket(j.id, ids)] in (j.fence, -4611686018427387904)
+    where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running'
+      and j.worker = coalesce(same_worker, workers[width_bucket(j.id, ids)])
+      and coalesce(same_fence, p_fences[width_bucket(j.id, ids)]) in (j.fence, -4611686018427387904)
     returning width_bucket(j.id, ids) as position, j.fence, j.attempt, j.version)
   select array_agg(d.position), array_agg(d.fence), array_agg(d.attempt), array_agg(d.version)
   into positions, fences, attempts, versions from done d;
