@@ -112,6 +112,16 @@ async def test_a_waiter_that_gives_up_as_it_is_given_a_place_leaves_it_to_the_ne
         assert await waiting[1] == await backend(pool)
 
 
+async def test_a_waiter_whose_connection_breaks_as_it_is_served_gets_another(server: Server) -> None:
+    async with server.pool(1) as pool:
+        async with pool.lend() as connection:
+            waiting = asyncio.create_task(backend(pool))
+            await asyncio.sleep(0)
+        connection.terminate()
+        assert await waiting == await backend(pool)
+        assert server.most == 1
+
+
 async def test_a_statement_whose_caller_is_cancelled_is_over_then_and_nobody_gets_its_connection(
     server: Server,
 ) -> None:

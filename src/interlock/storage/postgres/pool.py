@@ -137,7 +137,7 @@ class Pool:
         waiter: asyncio.Future[Conn | None] = self._loop.create_future()
         self._waiting.append(waiter)
         try:
-            return await waiter
+            connection = await waiter
         except asyncio.CancelledError:
             if waiter.cancelled():
                 with contextlib.suppress(ValueError):
@@ -145,6 +145,10 @@ class Pool:
             elif waiter.exception() is None:  # it was served at the same moment
                 self._give_back(waiter.result())
             raise
+        if connection is not None and connection.is_closed():
+            self._end(connection)
+            return None
+        return connection
 
     def _give_back(self, connection: Conn | None) -> None:
         if connection is None:
@@ -168,10 +172,13 @@ class Pool:
                 self._all_gone.set()
 
     def _drop(self, connection: Conn) -> None:
-        """End a connection on which nothing is under way."""
+        """End a connection on which nothing is under way, and leave its place to another."""
+        self._end(connection)
+        self._vacate()
+
+    def _end(self, connection: Conn) -> None:
         connection.terminate()
         del self._good_until[connection]
-        self._vacate()
 
     async def _close(self, connection: Conn) -> None:
         try:
