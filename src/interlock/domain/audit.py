@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
 from interlock.domain.job import HistoryRow
-
-Link = Callable[[bytes], bytes]  # from the hash before, or the origin, to the next hash
 
 
 class Chronicle(NamedTuple):
@@ -47,9 +45,9 @@ def history_hash(
 
     Whose history it is stands where the first row has no hash before; through that the later ones cover it too.
     """
-    linked = _common_link if reason is None and metadata is None else link
-    fields = (version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
-    return linked(*fields)(origin(tenant, job_id) if previous is None else previous)
+    put = _put_common if reason is None and metadata is None else _put
+    row = put(version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
+    return sha256((origin(tenant, job_id) if previous is None else previous) + row).digest()
 
 
 def origin(tenant: str, job_id: str) -> bytes:
@@ -57,10 +55,14 @@ def origin(tenant: str, job_id: str) -> bytes:
     return _tenant_field(tenant) + _field(job_id)
 
 
-def link(*fields: object) -> Link:
-    """The same for any job and hash before: what rows of jobs that move alike have in common is put into words once."""
-    row = b"".join(map(_field, fields))
-    return lambda before: sha256(before + row).digest()
+def hash_alike(befores: Iterable[bytes], *fields: object) -> list[bytes]:
+    """The same for rows that are alike, from the hash before each or its origin: fields are put into words once."""
+    row = _put(*fields)
+    return [sha256(before + row).digest() for before in befores]
+
+
+def _put(*fields: object) -> bytes:
+    return b"".join(map(_field, fields))
 
 
 def _field(value: object) -> bytes:
@@ -70,5 +72,5 @@ def _field(value: object) -> bytes:
     return b"%d:%b" % (len(text), text)
 
 
-_common_link = lru_cache(1024)(link)
+_put_common = lru_cache(1024)(_put)
 _tenant_field = lru_cache(1024)(_field)

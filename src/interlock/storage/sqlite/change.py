@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from operator import attrgetter
+from itertools import chain, groupby, islice
+from operator import attrgetter, itemgetter
 from random import random
 from typing import Any, Final, NamedTuple, cast
 
@@ -29,9 +30,9 @@ from interlock.domain.job import ANY_FENCE, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.sqlite import approvals, beats, edits, history, moves
-from interlock.storage.sqlite.alike import Alike
+from interlock.storage.sqlite.alike import move_alike
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.held import Held
+from interlock.storage.sqlite.held import Grant, Held
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
 from interlock.storage.turns import turns
@@ -77,56 +78,56 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
     now = connection.now
     held = _held(connection, tenant, [*map(_ID_OF, orders)])
     answers: list[Receipt | Refused] = []
-    ended, bases, lines = [], [], []
     results: list[tuple[object, ...]] = []
-    moves_alike: dict[tuple[object, ...], Alike] = {}
+    ended: dict[Grant, list[Held]] = {}
+    alike: list[Held] = []
+    last: Grant | None = None
     for order in orders:
         id, given, by, result, summary, usage, sanitized, _ = order
-        row = held.get(id)
-        if row is None:
+        job = held.get(id)
+        if job is None:
             answers.append(Refused(NotFound(id)))
             continue
-        _, seq, status, fence, worker, version, attempt, base, line, head = row
+        status, attempt, fence, worker, version = grant = job[5]
         if status != "running" or (given != fence and given != ANY_FENCE) or worker != by:
             answers.append(_repeated(connection, tenant, order))
             continue
-        version += 1
-        move = (version, worker, attempt, fence)
-        alike = moves_alike.get(move)
-        if alike is None:
-            actor = principal.worker(by)
-            alike = Alike(connection, version, "running", "succeeded", "complete", actor, attempt, fence)
-            moves_alike[move] = alike
-        alike.add(seq, head)
+        if grant is not last:  # jobs that were granted together mostly end together
+            last, alike = grant, ended.setdefault(grant, [])
+        alike.append(job)
         if result is not None or summary is not None or usage is not None:
-            results.append((seq, result, summary, usage, sanitized))
-        answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version, None, now)))
-        ended.append(id)
-        bases.append(base)
-        lines.append(line)
-    seqs = [seq for alike in moves_alike.values() for seq in alike.seqs]
+            results.append((job[1], result, summary, usage, sanitized))
+        answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version + 1, None, now)))
+    if not ended:
+        return answers
+    ids, seqs, bases, lines, heads, _ = zip(*chain.from_iterable(ended.values()), strict=True)
+    each, before = iter(seqs), iter(heads)
+    for (_, attempt, fence, worker, version), alike in ended.items():
+        move = (version + 1, "running", "succeeded", "complete", principal.worker(str(worker)), attempt, fence)
+        move_alike(connection, islice(each, len(alike)), islice(before, len(alike)), *move)
     connection.update(_SQL["complete"], {"tenant": tenant, "now": now}, seqs)
     connection.insert(_SQL["insert_result"], (tenant,), results)
     moves.tell_succeeded(connection, tenant, seqs, bases, lines)
-    _tell_parents(connection, tenant, ended)
+    _tell_parents(connection, tenant, ids)
     return answers
 
 
 def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Held]:
     """Where these jobs stand: as remembered, where nothing has changed since, else as they are read."""
-    alike: dict[tuple[object, ...], list[Held]] = {}
-    for job in connection.granted.take(tenant, ids, connection.undone):
-        alike.setdefault((job.fence, job.worker, job.version), []).append(job)
-    held: dict[str, Held] = {}
-    for grant, jobs in alike.items():
-        ranges = connection.ranges([job.seq for job in jobs])
+    held = connection.granted.take(tenant, ids, connection.undone)
+    alike: dict[Grant, list[Held]] = {}
+    for grant, some in groupby(held.values(), itemgetter(5)):
+        alike.setdefault(grant, []).extend(some)
+    for (_, _, *grant), jobs in alike.items():
+        ranges = connection.ranges([job[1] for job in jobs])
         still = (connection.rows(_SQL["still_held"], (tenant, *range, *grant))[0][0] for range in ranges)
-        if ranges and sum(still) == len(jobs):
-            held |= {job.id: job for job in jobs}
+        if not ranges or sum(still) != len(jobs):
+            for job in jobs:
+                del held[job[0]]
     others = [id for id in ids if id not in held] if len(held) < len(ids) else []
     if others:
         rows = connection.rows(_SQL["held_to_complete"], {"tenant": tenant, "ids": json.dumps(others)})
-        held |= {row[0]: Held._make(row) for row in rows}
+        held |= {row[0]: (*row[:5], row[5:]) for row in rows}
     return held
 
 

@@ -15,7 +15,7 @@ CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version 
 LEFT JOIN approval g ON g.tenant = j.tenant AND g.id = j.gate_id;
 
 -- name: held_to_complete
-SELECT j.id, j.seq, j.status, j.fence, j.worker, j.version, j.attempt, j.base, j.line, h.hash
+SELECT j.id, j.seq, j.base, j.line, h.hash, j.status, j.attempt, j.fence, j.worker, j.version
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version;
 

@@ -13,7 +13,7 @@ import apsw
 
 from interlock.domain.decide import Expire, PassDeadline
 from interlock.domain.job import Job
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import DEFAULT_LEASE_SECONDS, ClaimAsk
 from interlock.storage.sqlite import moves
 from interlock.storage.sqlite.change import carry_out
 from interlock.storage.sqlite.connection import Connection
@@ -42,7 +42,7 @@ def claim(
     swept.clear()  # a transaction that failed is begun again
     if ask.claim_id is not None and (before := _granted_before(connection, tenant, ask)):
         return before
-    ((epoch, last_route, due, paused, line_due),) = connection.rows(_SQL["surroundings"], (tenant, now))
+    ((epoch, last_route, due, paused, line_due, own_leases),) = connection.rows(_SQL["surroundings"], (tenant, now))
     if due:
         _sweep(connection, tenant, swept)
     if line_due:
@@ -52,13 +52,16 @@ def claim(
     if paused:
         paused_types = {type for (type,) in connection.rows(_SQL["paused_types"], {"tenant": tenant})}
         legs = [leg for leg in legs if leg.type not in paused_types]
+    lease_seconds = ask.lease_seconds
+    if lease_seconds is None and not own_leases:
+        lease_seconds = DEFAULT_LEASE_SECONDS
     granted: list[Job] = []
     workers = iter(takers) if takers else repeat(ask.worker)
     while len(granted) < ask.limit:
         seqs = _best(connection, tenant, legs, ask.limit - len(granted))
         if not seqs:
             break
-        some, late = Grants(connection, tenant, ask.lease_seconds, epoch << 32, workers).take(routes, seqs)
+        some, late = Grants(connection, tenant, lease_seconds, epoch << 32, workers).take(routes, seqs)
         granted += some
         if late:
             swept += ended(late, carry_out(connection, tenant, late))

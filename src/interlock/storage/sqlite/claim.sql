@@ -1,11 +1,14 @@
 -- name: surroundings
--- What a claim must know first: the epoch, the newest route, whether leases or deadlines have passed and types are paused.
+-- What a claim must know first: the epoch, the newest route, whether leases or deadlines have passed, types are paused, lines move up,
+-- and types or agents have leases of their own.
 SELECT (SELECT value FROM epoch), (SELECT coalesce(max(no), 0) FROM route WHERE tenant = ?1),
   EXISTS (SELECT 1 FROM job WHERE tenant = ?1 AND status = 'running' AND lease_expires_at <= ?2)
     OR EXISTS (SELECT 1 FROM job INDEXED BY job_deadline WHERE tenant = ?1 AND deadline <= ?2 AND deadline IS NOT NULL
       AND status IN ('queued', 'retry', 'waiting_for_approval') AND status <> 'waiting_for_approval' AND awaiting = 0),
   EXISTS (SELECT 1 FROM queue WHERE tenant = ?1 AND paused_at IS NOT NULL),
-  EXISTS (SELECT 1 FROM agent WHERE tenant = ?1 AND next_due <= ?2 AND next_due IS NOT NULL);
+  EXISTS (SELECT 1 FROM agent WHERE tenant = ?1 AND next_due <= ?2 AND next_due IS NOT NULL),
+  EXISTS (SELECT 1 FROM job_type WHERE tenant = ?1 AND lease_seconds IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM agent INDEXED BY agent_lease WHERE tenant = ?1 AND json_extract(defaults, '$.lease_seconds') IS NOT NULL);
 
 -- name: paused_types
 SELECT type FROM queue WHERE tenant = :tenant AND paused_at IS NOT NULL;
@@ -37,8 +40,7 @@ CROSS JOIN job_history h ON h.tenant = v.tenant AND h.seq = v.seq AND h.version 
 
 -- name: unchanged
 -- Whether each job of a range still is as it was born, and where it stands. The next two have as many rows, in the same order.
-SELECT version = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', seq, id, priority, route, line, run_at,
-  max_attempts
+SELECT version = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, route, line, run_at, max_attempts
 FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
 -- name: bodies
@@ -93,9 +95,6 @@ WHERE tenant = :tenant AND deadline <= :now AND deadline IS NOT NULL
 
 -- name: leases_of_types
 SELECT name, lease_seconds FROM job_type WHERE tenant = :tenant AND lease_seconds IS NOT NULL;
-
--- name: any_leases_of_agents
-SELECT EXISTS (SELECT 1 FROM agent INDEXED BY agent_lease WHERE tenant = :tenant AND json_extract(defaults, '$.lease_seconds') IS NOT NULL);
 
 -- name: leases_of_agents
 SELECT a.kind, a.id, json_extract(a.defaults, '$.lease_seconds') FROM json_each(:names) n CROSS JOIN agent a INDEXED BY agent_lease

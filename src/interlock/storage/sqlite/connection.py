@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,17 +161,13 @@ class Connection:
 
 def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """The first and last of each row of numbers that follow each other; no number is there twice."""
-    if seqs and max(seqs) - min(seqs) == len(seqs) - 1:
-        return [(min(seqs), max(seqs))]
-    runs: list[tuple[int, int]] = []
-    first = last = None
-    for seq in sorted(seqs):
-        if first is None or last is None or seq != last + 1:
-            if first is not None and last is not None:
-                runs.append((first, last))
-            first = seq
-        last = seq
-    return runs if first is None or last is None else [*runs, (first, last)]
+    if not seqs:
+        return []
+    first, last = min(seqs), max(seqs)
+    if last - first == len(seqs) - 1:
+        return [(first, last)]
+    gaps = [(before, after) for before, after in pairwise(sorted(seqs)) if after != before + 1]
+    return list(zip([first, *(after for _, after in gaps)], [*(before for before, _ in gaps), last], strict=True))
 
 
 @lru_cache(64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
@@ -13,7 +14,7 @@ from interlock.domain.retry import SECOND
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.sqlite import moves
-from interlock.storage.sqlite.alike import Alike
+from interlock.storage.sqlite.alike import move_alike
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
@@ -138,7 +139,7 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
     found = routes.of(connection, jobs)
     rows, bodies, full_bodies = [], [], []
     first_due: dict[int, int] = {}
-    births: dict[str, Alike] = {}
+    births: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
     for seq, job, route in zip(count(first), jobs, found):
         # unpacked at once: looking up twenty names of a tuple takes longer than all the rest
         (
@@ -163,10 +164,9 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
             bodies.append(body)
         else:
             full_bodies.append((*body, *more))
-        alike = births.get(created_by)
-        if alike is None:
-            alike = births[created_by] = Alike(connection, 1, None, "queued", "enqueue", created_by, 1, 0)
-        alike.add(seq, origin(tenant, id))
+        births[created_by][seq] = origin(tenant, id)
+    for created_by, origins in births.items():
+        move_alike(connection, origins, origins.values(), 1, None, "queued", "enqueue", created_by, 1, 0)
     connection.insert(_SQL["insert_job"], (tenant, now), rows)
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)

@@ -7,24 +7,16 @@ Whatever is missing is read.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 MOST: Final = 20_000
 
 
-class Held(NamedTuple):
-    """A job as it stands, with the base of its route, the line of its agent, and the newest hash of its history."""
-
-    id: str
-    seq: int
-    status: str
-    fence: int
-    worker: str | None
-    version: int
-    attempt: int
-    base: int
-    line: int | None
-    head: bytes
+# Plain tuples, which are made and taken apart in half the time of named ones.
+# How a job stands: status, attempt, fence, worker, version. Jobs that are granted together share it.
+Grant = tuple[str, int, int, str | None, int]
+# Id and seq of a job, the base of its route, the line of its agent, the newest hash of its history, how it stands.
+Held = tuple[str, int, int, int | None, bytes, Grant]
 
 
 class Memory:
@@ -43,12 +35,12 @@ class Memory:
             self._undone, self._count = undone, len(granted)
         self._of.setdefault(tenant, {}).update(granted)
 
-    def take(self, tenant: str, ids: Iterable[str], undone: int) -> list[Held]:
+    def take(self, tenant: str, ids: Iterable[str], undone: int) -> dict[str, Held]:
         """What is known of these jobs, which are about to end."""
         known = self._of.get(tenant)
         if known is None or undone != self._undone:
-            return []
-        taken = [held for id in ids if (held := known.pop(id, None)) is not None]
+            return {}
+        taken = {id: held for id in ids if (held := known.pop(id, None)) is not None}
         self._count -= len(taken)
         if not known:
             del self._of[tenant]

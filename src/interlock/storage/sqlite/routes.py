@@ -61,7 +61,8 @@ class Routes:
         self._undone = 0
         self._last = 0
         self._by_key: dict[Key, Route] = {}
-        self._by_no: dict[int, Route] = {}
+        # What a grant tells of each route, as the last refresh knew them: base, type, requires, repository, key.
+        self.shown: dict[int, tuple[int, str, tuple[str, ...], str | None, str | None]] = {}
         # Keys, repositories and capabilities of others are never looked at. Who has all of a list has its first.
         self._by_needs: dict[tuple[str | None, str | None, str | None], list[Route]] = defaultdict(list)
         self._reached: dict[Span, set[int]] = {span: set() for span in Span}  # the routes that such a range starts from
@@ -82,10 +83,6 @@ class Routes:
         ((last,),) = connection.rows(_SQL["last_route"], {"tenant": self._tenant})
         self.refresh(connection, last)
         return [self._route(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key)) for j in jobs]
-
-    def numbered(self, no: int) -> Route:
-        """A route that exists, as the last refresh knew it."""
-        return self._by_no[no]
 
     def legs(self, ask: ClaimAsk) -> list[Leg]:
         """The ranges in which all jobs for this ask are found, highest priority first."""
@@ -133,7 +130,8 @@ class Routes:
         plain = repository is None and affinity_key is None
         base = no if plain else wider(None, None)
         route = Route(no, base, across_repositories, across_keys, *key)
-        self._by_key[key] = self._by_no[no] = route
+        self._by_key[key] = route
+        self.shown[no] = (base, type, requires, repository, affinity_key)
         self._by_needs[affinity_key, repository, next(iter(requires), None)].append(route)
         if not plain:
             self._reached[Span.BASE].add(base)
