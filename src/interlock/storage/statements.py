@@ -14,11 +14,13 @@ LIST_COLUMNS: Final = ", ".join(f"null AS {f}" if f in LEFT_OUT_OF_LISTS else f"
 
 
 def load(package: str, file: str) -> dict[str, str]:
-    """The statements of one file by name; {job} and {list} stand for the columns of job_view v, whole or as listed."""
+    """The statements of one file by name; {job} and {list} stand for the columns of job_view v, whole or as listed.
+
+    Without comments and on one line, as whoever looks a statement up in a cache reads all of it.
+    """
     statements: dict[str, str] = {}
     for part in (files(package) / file).read_text().split(MARK)[1:]:
-        name, text = part.split("\n", 1)
-        statements[name.strip()] = (
-            text.strip().removesuffix(";").replace("{job}", JOB_COLUMNS).replace("{list}", LIST_COLUMNS)
-        )
+        name, *lines = map(str.strip, part.splitlines())
+        text = " ".join(line for line in lines if line and not line.startswith("--"))
+        statements[name] = text.removesuffix(";").replace("{job}", JOB_COLUMNS).replace("{list}", LIST_COLUMNS)
     return statements
