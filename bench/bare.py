@@ -17,7 +17,7 @@ import asyncpg
 
 from bench.plan import BenchFailed, Measurement
 from bench.workload import LOAD_AT_ONCE, payload, type_of
-from interlock.storage.sqlite.connection import CHECKPOINT_PAGES, wall_clock
+from interlock.storage.sqlite.connection import CHECKPOINT_PAGES, WRITER_CACHE_KIB, wall_clock
 
 if TYPE_CHECKING:
     from asyncpg.prepared_stmt import PreparedStatement
@@ -65,7 +65,7 @@ class BareSQLite:
         db.pragma("journal_mode", "wal")
         db.pragma("synchronous", "full")
         db.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
-        db.pragma("cache_size", -65_536)
+        db.pragma("cache_size", -WRITER_CACHE_KIB)
         db.execute(self.SCHEMA)
 
     def prepare(self, count: int) -> None:

@@ -24,6 +24,9 @@ BUSY_MILLISECONDS: Final = 60_000
 ROWS_OF_AN_INSERT: Final = (50, 10)
 IN_SEQS: Final = "seq IN (SELECT value FROM json_each(:seqs))"
 WORTH_A_RANGE: Final = 8  # jobs in a range on average, so that more statements cost less than a list
+# SQLite goes through all pages it caches at the end of a transaction that has put pages of a tree in order, as most do.
+WRITER_CACHE_KIB: Final = 8192
+READER_CACHE_KIB: Final = 65_536
 CHECKPOINT_PAGES: Final = 8000  # hot pages are written many times between two checkpoints, and copied back once
 
 # Versions before these can lose committed pages when a WAL file is reset while another connection writes.
@@ -69,7 +72,7 @@ class Connection:
         db.pragma("synchronous", "full")
         db.pragma("foreign_keys", True)
         db.pragma("cell_size_check", True)
-        db.pragma("cache_size", -65_536)
+        db.pragma("cache_size", -(READER_CACHE_KIB if readonly else WRITER_CACHE_KIB))
         db.pragma("temp_store", 2)
         functions: list[tuple[str, Callable[..., Any], int]] = [
             # Asked for every row that is written; functions in Python would take three times as long.
