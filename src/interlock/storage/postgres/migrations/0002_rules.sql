@@ -215,13 +215,13 @@ begin
   end if;
 
   if granted then
-    if granted_lines and exists (
-        select from changed n join ready q on q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq
-        where n.line is not null and n.status = 'running' and n.previous <> 'running') then
-      raise exception 'interlock: a job has no place in the line of its agent and cannot be granted' using errcode = 'check_violation';
-    end if;
-    -- A claim takes its jobs out of ready itself, and first. Whoever grants otherwise leaves them to be taken out here.
+    -- A claim takes its jobs out of ready itself, and first. Whoever grants otherwise leaves them to be looked at and taken out here.
     if current_setting('interlock.granting', true) is distinct from 'claim' then
+      if granted_lines and exists (
+          select from changed n join ready q on q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq
+          where n.line is not null and n.status = 'running' and n.previous <> 'running') then
+        raise exception 'interlock: a job has no place in the line of its agent and cannot be granted' using errcode = 'check_violation';
+      end if;
       delete from ready q using changed n
       where n.status = 'running' and n.previous <= 'retry'
         and q.tenant = n.tenant and q.route = n.route and q.run_at = n.run_at and q.seq = n.seq and not q.blocked;
