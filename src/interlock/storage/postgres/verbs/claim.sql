@@ -138,7 +138,7 @@ begin
         for update of q, j skip locked) x
       limit p_limit - cardinality(got)
     ), taken as (
-      delete from interlock.ready q using locked where q.ctid = locked.at and q.blocked is not true returning locked.job_at, locked.id, locked.fence
+      delete from interlock.ready q using locked where q.ctid = locked.at returning locked.job_at, locked.id, locked.fence
     )
     select (select count(*) from picked), array_agg(taken.job_at), array_agg(taken.id), array_agg(taken.fence)
     into seen, more, more_ids, more_fences from taken;
