@@ -97,7 +97,10 @@ async def receiver(
     calls: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Known from its first moment, so that none is left open at the end."""
+        """Known from its first moment, so that none is left open at the end; one may still come after it."""
+        if not server.is_serving():
+            writer.transport.abort()
+            return
         task = asyncio.create_task(made.serve(reader, writer))
         calls[task] = writer
         task.add_done_callback(calls.pop)
@@ -107,6 +110,11 @@ async def receiver(
     try:
         yield made
     finally:
+        # A server that is closed while asyncio takes a connection in leaves that one open, so the door is shut first.
+        for door in server.sockets:
+            asyncio.get_running_loop().remove_reader(door)
+        for _ in range(3):
+            await asyncio.sleep(0)
         server.close()
         left = dict(calls)
         for task, writer in left.items():
