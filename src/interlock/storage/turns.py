@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from operator import attrgetter
+from typing import Final, Protocol
+
+id_of: Final = attrgetter("id")
 
 
 class _ForAJob(Protocol):
@@ -11,10 +14,15 @@ class _ForAJob(Protocol):
     def id(self) -> str: ...
 
 
+def are_distinct(items: Sequence[_ForAJob]) -> bool:
+    """Whether no job comes twice, as nearly always."""
+    return len({*map(id_of, items)}) == len(items)
+
+
 def turns(items: Sequence[_ForAJob]) -> Iterator[list[int]]:
     """The positions of the items, split so that no job comes twice in one turn; each job's items keep their order."""
     waiting = list(range(len(items)))
-    if waiting and len({item.id for item in items}) == len(waiting):  # as nearly always
+    if waiting and are_distinct(items):
         yield waiting
         return
     while waiting:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from operator import attrgetter
 from random import random
 from typing import Final, cast
 
@@ -29,7 +28,7 @@ from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.postgres import approvals, beats, edits, history
 from interlock.storage.postgres.columns import array_literal, is_empty, maker, shared
 from interlock.storage.postgres.connection import Conn, call
-from interlock.storage.turns import turns
+from interlock.storage.turns import are_distinct, id_of, turns
 
 # An array that goes as one text is encoded at once; as an array the driver would look at every element.
 _COMPLETE: Final = (
@@ -37,14 +36,13 @@ _COMPLETE: Final = (
     "$6::text::text[], $7::text::text[], $8::text::boolean[])"
 )
 _ENDINGS: Final = (Complete, Fail, Release, CancelAck, OpenGate)
-_id: Final = attrgetter("id")
 _new_receipt: Final = maker(Receipt)
 Answer = Receipt | Refused
 
 
 async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
     """Decide and write each order; two orders for one job follow each other."""
-    if set(map(type, orders)) == {Complete} and len(set(map(_id, orders))) == len(orders):  # as nearly always
+    if {*map(type, orders)} == {Complete} and are_distinct(orders):
         return await _complete(connection, tenant, cast(Sequence[Complete], orders))
     answers: dict[int, Answer] = {}
     for turn in turns(orders):
@@ -59,7 +57,7 @@ async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
 
 async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -> list[Answer]:
     """The hot finish: one call; only what did not come back costs more."""
-    by_id = sorted(orders, key=_id)
+    by_id = sorted(orders, key=id_of)
     ids, fences, workers, results, summaries, usages, sanitizeds, _ = zip(*by_id, strict=True)
     row = await connection.fetchrow(
         _COMPLETE, tenant, _array(ids), _array(shared(fences)), array_literal(shared(workers)), _texts(results),
@@ -73,7 +71,7 @@ async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -
     done: dict[str, Answer] = dict(zip(named, map(_new_receipt, receipts), strict=True))
     if len(done) < len(orders):
         done |= await _explain(connection, tenant, [o for o in orders if o.id not in done])
-    return list(map(done.__getitem__, map(_id, orders)))
+    return list(map(done.__getitem__, map(id_of, orders)))
 
 
 def _array(values: Sequence[object]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain, groupby, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from random import random
 from typing import Any, Final, NamedTuple, cast
 
@@ -35,12 +35,11 @@ from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.held import Grant, Held
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
-from interlock.storage.turns import turns
+from interlock.storage.turns import are_distinct, id_of, turns
 
 _SQL: Final = load("interlock.storage.sqlite", "change.sql")
 _SUCCEEDED: Final = Status.SUCCEEDED
 _ENDINGS: Final = (Fail, Release, CancelAck, OpenGate)
-_ID_OF: Final = attrgetter("id")
 
 
 class Found(NamedTuple):
@@ -58,7 +57,7 @@ def carry_out(
     connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes | None = None
 ) -> list[Receipt | Refused]:
     """Decide and write each order; two orders for one job follow each other."""
-    if {*map(type, orders)} == {Complete} and len({*map(_ID_OF, orders)}) == len(orders):
+    if {*map(type, orders)} == {Complete} and are_distinct(orders):
         return _complete(connection, tenant, cast("Sequence[Complete]", orders))
     answers: dict[int, Receipt | Refused] = {}
     for turn in turns(orders):
@@ -76,7 +75,7 @@ def carry_out(
 def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -> list[Receipt | Refused]:
     """The hot finish: nothing to decide, the grant only has to be the current one."""
     now = connection.now
-    held = _held(connection, tenant, [*map(_ID_OF, orders)])
+    held = _held(connection, tenant, [*map(id_of, orders)])
     answers: list[Receipt | Refused] = []
     results: list[tuple[object, ...]] = []
     ended: dict[Grant, list[Held]] = {}
