@@ -103,3 +103,26 @@ async def test_a_claim_is_granted_exactly_what_the_rule_says(
         for place in expected:
             del waiting[place]
         clock.advance(1)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    stretches=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=12),
+    limits=st.lists(st.integers(15, 90), min_size=1, max_size=4),
+    urgent=st.integers(0, 6),
+)
+async def test_many_at_once_come_in_order_however_unevenly_they_spread_over_types(
+    store: Store, clock: ManualClock, stretches: list[tuple[int, int]], limits: list[int], urgent: int
+) -> None:
+    """Each stretch is a run of jobs of one type, so that the best may all be of one type, or of each about as many."""
+    desk = Desk(store, f"oracle-{next(_numbers)}", clock)
+    types = [number for number, length in stretches for _ in range(length)]
+    waiting = [new_job(type=f"t{number}", priority=int(number == urgent)) for number in types]
+    await desk.add_all([*waiting])
+    waiting.sort(key=lambda job: -job.priority)
+    for limit in itertools.cycle(limits):
+        granted = await desk.claimed(limit=limit)
+        assert granted == [job.id for job in waiting[:limit]]
+        del waiting[:limit]
+        if not granted:
+            break

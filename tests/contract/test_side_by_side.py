@@ -87,6 +87,27 @@ async def test_a_claim_gets_the_best_job_nobody_holds_however_many_better_ones_a
         assert [job.id for job in rest] == ids[:HELD] + ids[HELD + 3 :], "what was not taken after all is there again"
 
 
+async def test_a_claim_of_many_passes_over_those_that_others_hold_and_loses_none(talkative: PostgresServer) -> None:
+    async with (
+        fresh_database(talkative) as name,
+        opened(PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=2)) as store,
+    ):
+        jobs = [new_job(type=f"t{i % 5}") for i in range(100)]
+        ids = [job.id for job in jobs]
+        await store.enqueue(TENANT, jobs)
+        other = await asyncpg.connect(talkative.dsn(name, user=APP_LOGIN))
+        await other.execute("begin")
+        await other.fetch("select id from interlock.standings($1, $2)", TENANT, ids[::3])
+        free = [id for i, id in enumerate(ids) if i % 3]
+        try:
+            assert [job.id for job in await store.claim(TENANT, ask(limit=40))] == free[:40]
+        finally:
+            await other.execute("rollback")
+            await other.close()
+        rest = await store.claim(TENANT, ask(limit=100))
+        assert [job.id for job in rest] == [id for id in ids if id not in free[:40]]
+
+
 async def _work(store: PostgresStore, worker: str) -> int:
     done = 0
     while jobs := await store.claim(TENANT, ask(worker=worker, limit=BATCH)):

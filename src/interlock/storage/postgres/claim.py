@@ -13,7 +13,7 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk, Names
 from interlock.storage.postgres import change
-from interlock.storage.postgres.columns import filled, is_empty, maker
+from interlock.storage.postgres.columns import filled, is_empty, maker, times
 from interlock.storage.postgres.connection import Conn, call
 from interlock.storage.swept import Swept, ended
 
@@ -90,7 +90,9 @@ def _granted(tenant: str, worker: str, at: int, expires_at: int, fence: int, *ar
     if rare is None:
         return []
     told["id"] = told["id"][1:-1].split(",")
-    told["run_at"] = filled(told["run_at"], told["created_at"])
+    at_once = told["run_at"] == told["created_at"]
+    told["created_at"] = times(told["created_at"])
+    told["run_at"] = told["created_at"] if at_once else times(told["run_at"])
     told["worker"] = filled(told["worker"], repeat(worker))
     same = {
         "tenant": tenant, "status": Status.RUNNING, "tags": [], "requires": [], "awaiting": [], "attempt": 1,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from struct import unpack
+from typing import Any, Final, TypeVar
+
+EPOCH_2000: Final = 946_684_800_000_000  # what PostgreSQL counts microseconds from
 
 N = TypeVar("N", bound=tuple[Any, ...])
 T = TypeVar("T")
@@ -35,6 +38,11 @@ def filled(values: Sequence[T | None], others: Iterable[T]) -> Iterable[T]:
     if is_empty(values):
         return others
     return [other if value is None else value for value, other in zip(values, others, strict=False)]
+
+
+def times(packed: bytes) -> list[int]:
+    """Microseconds since 1970, from times as PostgreSQL sends them, one behind the other."""
+    return [micros + EPOCH_2000 for micros in unpack(f">{len(packed) // 8}q", packed)]
 
 
 def array_literal(values: Sequence[str | None]) -> str:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import asyncpg
 
 from interlock.errors import Error, Indeterminate, TenantMoved, Unavailable
+from interlock.storage.postgres.columns import EPOCH_2000
 from interlock.storage.postgres.nodes import Nodes
 from interlock.storage.postgres.pool import LOST, Pool
 from interlock.storage.postgres.pool import Conn as Conn
@@ -19,7 +20,6 @@ from interlock.storage.postgres.pool import Conn as Conn
 T = TypeVar("T")
 
 OLDEST_SERVER: Final = 150_000
-EPOCH_2000: Final = 946_684_800_000_000
 COMMAND_SECONDS: Final = 30.0
 TENANT_MOVED: Final = "IL002"
 KEEP_TRYING_SECONDS: Final = 10.0

@@ -27,12 +27,18 @@ create function interlock.noted(reason text, metadata text, at bigint) returns t
 create function interlock.origin(tenant_field text, job_id uuid) returns bytea
   language sql stable parallel safe return convert_to(tenant_field || '36:' || job_id::text, 'UTF8');
 
+-- What a hash covers beside the one before. It is the same for all jobs that move together for the first time.
+create function interlock.history_bytes(
+  version integer, from_status interlock.status, became text, attempt integer, fence bigint, noted text
+) returns bytea
+  language sql stable parallel safe
+  return convert_to(
+    interlock.field(version) || interlock.field(from_status) || became || interlock.field(attempt) || interlock.field(fence) || noted, 'UTF8');
 create function interlock.history_hash(
   before bytea, version integer, from_status interlock.status, became text, attempt integer, fence bigint, noted text
 ) returns bytea
   language sql stable parallel safe
-  return sha256(before || convert_to(
-    interlock.field(version) || interlock.field(from_status) || became || interlock.field(attempt) || interlock.field(fence) || noted, 'UTF8'));
+  return sha256(before || interlock.history_bytes(version, from_status, became, attempt, fence, noted));
 comment on function interlock.history_hash is
   'SHA-256 over the hash before and every field of the row as length:text; the same bytes on every engine.';
 
@@ -153,8 +159,9 @@ create function interlock.after_update() returns trigger
 declare
   t timestamptz := clock();
   changes integer; granted boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
-  lines boolean; granted_lines boolean; setbacks boolean; others boolean;
+  lines boolean; granted_lines boolean; setbacks boolean; others boolean; apart boolean;  -- of another tenant than the one set
   parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
+  listened text;
   part record;
 begin
   if current_tenant() is null then  -- somebody who needs no tenant to see rows
@@ -163,7 +170,8 @@ begin
   -- One look at the changed rows, for the tally and for what there is to do.
   with moves as materialized (
     select n.tenant, n.type, n.previous, n.status, count(*) as n, max(n.seq) as last_seq, bool_or(n.parent_id is not null) as of_parents,
-      bool_or(n.line is not null) as of_lines from changed n group by n.tenant, n.type, n.previous, n.status
+      bool_or(n.line is not null) as of_lines, bool_or(n.webhook is not null) as of_webhooks
+    from changed n group by n.tenant, n.type, n.previous, n.status
   ), counted as (
     insert into tally (tenant, type, minute, from_status, to_status, count, last_seq)
     select m.tenant, m.type, date_trunc('minute', t), m.previous, m.status, m.n, m.last_seq from moves m where m.status <> m.previous
@@ -172,8 +180,11 @@ begin
     bool_or(status <= 'retry' and previous > 'retry'), bool_or(previous <= 'retry' and status > 'running'),
     bool_or(of_parents and status >= 'succeeded'), bool_or(of_lines and status <> 'running'),
     bool_or(of_lines and status = 'running' and previous <> 'running'),
-    bool_or(status <> previous and (status >= 'failed' or 'retry' in (status, previous)))
-  into changes, granted, ended, entered, left_ready, children, lines, granted_lines, setbacks from moves;
+    bool_or(status <> previous and (status >= 'failed' or 'retry' in (status, previous))), bool_or(tenant <> current_tenant()),
+    -- The triggers that tell of changes are spared a look of their own.
+    set_config('interlock.listened', (bool_or(tenant <> current_tenant() or (of_webhooks and status >= 'succeeded'))
+      or exists (select from subscription s where s.tenant = current_tenant() and s.ended_at is null))::text, true)
+  into changes, granted, ended, entered, left_ready, children, lines, granted_lines, setbacks, apart, listened from moves;
   if changes = 0 then return null; end if;
 
   insert into job_history (tenant, job_id, version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at, hash)
@@ -202,7 +213,8 @@ begin
     select array_agg(distinct job_id) into parents from gone;
   end if;
   if lines then
-    select array_agg(distinct n.line order by n.line), coalesce(array_agg(n.line) filter (where n.previous = 'running' and n.status >= 'succeeded'), '{}'),
+    select array_agg(distinct n.line order by n.line),
+      coalesce(array_agg(n.line order by n.line) filter (where n.previous = 'running' and n.status >= 'succeeded'), '{}'),
       bool_or(n.previous <> 'running' or n.status < 'succeeded')
     into nos, freed, others from changed n where n.line is not null and n.status <> 'running';
   end if;
@@ -231,11 +243,11 @@ begin
       n.run_started_at + n.timeout_seconds * interval '1 second', n.line
     from changed n where n.status = 'running' and n.previous <> 'running';
   end if;
-  if ended then
-    for part in select n.tenant, array_agg(n.id) as ids from changed n
-        where n.previous = 'running' and n.status <> 'running' group by n.tenant loop
-      delete from lease l where l.tenant = part.tenant and l.job_id = any(part.ids);
-    end loop;
+  if ended and not apart then
+    delete from lease l where l.tenant = current_tenant() and l.job_id = any(array(
+      select n.id from changed n where n.previous = 'running' and n.status <> 'running'));
+  elsif ended then
+    delete from lease l using changed n where n.previous = 'running' and n.status <> 'running' and l.tenant = n.tenant and l.job_id = n.id;
   end if;
   if left_ready then
     with gone as (
@@ -287,6 +299,9 @@ begin
     if entered or parents is not null then  -- one of them may come before another that has a place and does not run
       perform take_back_places(limited);
     end if;
+    if left_ready or others then
+      freed := array(select f from unnest(freed) f order by f);
+    end if;
     perform settle_lines(limited, freed);
   end if;
   return null;
@@ -316,7 +331,9 @@ begin
   if new.run_at = old.run_at then  -- it is no more ready than before
     perform set_config('interlock.untold', 'on', true);
   end if;
-  update ready q set route = new.route, base = new.base, run_at = new.run_at, deadline = new.deadline from (
+  update ready q set route = new.route, base = new.base, run_at = new.run_at, deadline = new.deadline,
+    across_repositories = (select r.across_repositories from route r where r.tenant = new.tenant and r.no = new.route),
+    across_keys = (select r.across_keys from route r where r.tenant = new.tenant and r.no = new.route) from (
     select r.ctid as at from ready r
     where r.tenant = old.tenant and r.route = old.route and r.run_at = old.run_at and r.seq = old.seq and not r.blocked
     union all

@@ -192,8 +192,17 @@ declare
   t timestamptz := clock();
   whose text;
   own boolean;  -- a job has a webhook of its own
+  listened text;
+  ended text;
   ids uuid[];
 begin
+  if tg_op = 'UPDATE' then
+    listened := current_setting('interlock.listened', true);  -- as after_update has just found
+    ended := set_config('interlock.listened', '', true);
+    if listened = 'false' then
+      return null;
+    end if;
+  end if;
   select n.tenant, exists (select from moved m where m.webhook is not null and m.status >= 'succeeded') into whose, own from moved n limit 1;
   if own and tg_op = 'UPDATE' then
     insert into outbox (tenant, id, channel, event, at, next_try_at, job_id, type, job_status, previous_status, attempt, version, agent_kind,
@@ -249,7 +258,7 @@ begin
   return null;
 end $$;
 create trigger announce_place after update on interlock.ready referencing new table as placed
-  for each statement execute function interlock.announce_place();
+  for each statement when (current_setting('interlock.listened', true) is distinct from 'false') execute function interlock.announce_place();
 
 -- What must be found across tenants.
 grant select (tenant, channel, next_try_at, settled_at, id) on interlock.outbox to interlock_sweep;

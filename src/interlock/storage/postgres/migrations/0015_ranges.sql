@@ -15,6 +15,7 @@ comment on column interlock.route.found_by_need is 'The first capability its job
 create unique index route_found on interlock.route (tenant, found_by_key, found_by_repository, found_by_need, type, priority, requires)
   where found_by_key is not null;
 create index route_bases on interlock.route (tenant, type) where no = base;
+create index route_bound on interlock.route (tenant) where no <> base;
 drop index interlock.route_key;
 drop index interlock.route_wide;
 drop index interlock.route_affinity;
@@ -32,5 +33,5 @@ begin
   from route r where r.tenant = new.tenant and r.no = new.route;
   return new;
 end $$;
-create trigger range_ready before insert or update of route on interlock.ready for each row
+create trigger range_ready before insert on interlock.ready for each row
   when (new.route <> new.base) execute function interlock.range_ready();

@@ -12,21 +12,26 @@ declare
   noted text;
   same_fence bigint := case when cardinality(p_fences) = 1 then p_fences[1] end;
   same_worker text := case when cardinality(workers) = 1 then workers[1] end;
+  same_actor text := 'worker:' || same_worker;
   same_sanitized boolean := case when cardinality(sanitizeds) = 1 then sanitizeds[1] end;
+  at_first bytea;  -- what is hashed of a job that was claimed once and then completed, if that is the same for all
 begin
   at := interlock.clock();
   at_micros := interlock.micros(at);
   noted := interlock.noted(null, null, at_micros);
+  if cardinality(ids) > 1 and same_actor is not null and same_fence <> -4611686018427387904 then
+    at_first := interlock.history_bytes(3, 'running', interlock.became('succeeded', 'complete', same_actor), 1, same_fence, noted);
+  end if;
   p_tenant := set_config('interlock.tenant', p_tenant, true);
   with done as (
     -- The place of an id among the sorted ones is found by halving: nothing is joined, so no join can be turned round.
     update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
-      finished_at = at, updated_at = at, verb = 'complete', actor = 'worker:' || j.worker, reason = null, metadata = null, error = null,
-      result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
+      finished_at = at, updated_at = at, verb = 'complete', actor = coalesce(same_actor, 'worker:' || j.worker),
+      reason = null, metadata = null, error = null, result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
       usage = coalesce(usages[width_bucket(j.id, ids)], j.usage),
       sanitized = j.sanitized or coalesce(same_sanitized, sanitizeds[width_bucket(j.id, ids)]),
-      head = interlock.history_hash(j.head, j.version + 1, j.status,
-        interlock.became('succeeded', 'complete', 'worker:' || j.worker), j.attempt, j.fence, noted)
+      head = sha256(j.head || case when j.version = 2 and at_first is not null then at_first else interlock.history_bytes(
+        j.version + 1, j.status, interlock.became('succeeded', 'complete', 'worker:' || j.worker), j.attempt, j.fence, noted) end)
     where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running'
       and j.worker = coalesce(same_worker, workers[width_bucket(j.id, ids)])
       and coalesce(same_fence, p_fences[width_bucket(j.id, ids)]) in (j.fence, -4611686018427387904)

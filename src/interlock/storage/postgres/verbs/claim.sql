@@ -28,14 +28,14 @@ end $$;
 
 -- Grants the best jobs a worker may have. `first`: nothing was granted, since something is to be done before: `sweep` leases or
 -- deadlines that have run out, or `repeat` what the claim of this name was granted. Arrays, since a value of its own for each job is
--- dear to a client; a run_at is null where it is the created_at, and what few jobs have is in `rare`, null where a job has none of it.
+-- dear to a client (times most of all, which go as the bytes of them all); what few jobs have is in `rare`, null where a job has none of it.
 -- Where several workers ask as one, p_takers names who gets the first job, the second, and so on.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
   p_repositories text[], p_affinity_keys text[], p_claim_id text, p_takers text[], p_sweep boolean,
   out first text, out at timestamptz, out expires_at timestamptz, out fence bigint, out job_ids text, out seqs bigint[], out types text[],
   out priorities integer[], out payloads text[], out agent_kinds text[], out agent_ids text[], out idempotency_keys text[],
-  out created_bys text[], out created_ats timestamptz[], out run_ats timestamptz[], out max_attempts integer[], out workers text[], out rare text[]
+  out created_bys text[], out created_ats bytea, out run_ats bytea, out max_attempts integer[], out workers text[], out rare text[]
 ) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
@@ -43,23 +43,30 @@ declare
   t timestamptz := interlock.clock();
   t_micros bigint := interlock.micros(t);
   noted text := interlock.noted(null, null, t_micros);
+  granter text := 'worker:' || p_worker;
+  at_first bytea;  -- what is hashed of a job that is granted for the first time, if that is the same for all
   lease_end timestamptz := t + coalesce(p_seconds, 60) * interval '1 second';
   floor bigint;
   overdue boolean;
   joining boolean;
   usual boolean;  -- neither an agent nor a type says how long a lease lasts
+  bound boolean;  -- the tenant has jobs that are bound to a repository or a key
   granting text;
   any_repository boolean := p_repositories is null;
   any_key boolean := p_affinity_keys is null;
-  got tid[] := '{}';
-  ids uuid[] := '{}';
-  fences bigint[] := '{}';
-  more tid[];
-  more_ids uuid[];
-  more_fences bigint[];
+  routes bigint[];  -- those the worker may have jobs of, and the priority of each
+  ranks integer[];
+  got uuid[] := '{}';
+  more uuid[];
+  places tid[];  -- of the best candidates in ready
+  candidates uuid[];
+  their_routes bigint[];
   seen integer;
   want integer := p_limit;
+  share integer;  -- how many candidates of each route are read
+  uneven boolean := false;
   granted integer;
+  seen_by pg_snapshot;
   busy xid[];  -- transactions in progress: what one of them is taking out of ready is passed over
 begin
   p_tenant := set_config('interlock.tenant', p_tenant, true);  -- cheaper than to perform it
@@ -77,8 +84,16 @@ begin
     exists (select from interlock.agent a where a.tenant = p_tenant and a.next_due <= t),
     not exists (select from interlock.job_type y where y.tenant = p_tenant and y.lease_seconds is not null)
       and not exists (select from interlock.agent a where a.tenant = p_tenant and a.defaults like '%"lease_seconds"%'),
-    e.value::bigint << 32
-  into overdue, joining, usual, floor from interlock.epoch e;
+    exists (select from interlock.route a where a.tenant = p_tenant and a.no <> a.base), e.value::bigint << 32, r.nos, r.priorities
+  into overdue, joining, usual, bound, floor, routes, ranks from interlock.epoch e cross join lateral (
+    select array_agg(r.no) as nos, array_agg(r.priority) as priorities
+    from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(array_append(p_repositories, '')) s(name)
+    cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
+      -- One probe of an index each, so that keys, repositories and capabilities of others cost nothing.
+      select * from interlock.route a where a.tenant = p_tenant and a.found_by_key = k.name
+        and a.found_by_repository = s.name and a.found_by_need = c.name offset 0) r
+    where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
+      and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)) r;
   if overdue then
     first := 'sweep';
     return;
@@ -89,90 +104,119 @@ begin
   if usual then
     p_seconds := coalesce(p_seconds, 60);
   end if;
+  if routes is null then
+    return;
+  end if;
 
   for attempt in 1..8 loop
     -- The snapshot names those in progress that began before the last one that has ended; all that began since are, too.
-    busy := array(
-      select x::xid from pg_current_snapshot() s cross join lateral (
-        select pg_snapshot_xip(s)
+    seen_by := pg_current_snapshot();
+    busy := '{}';
+    if pg_snapshot_xmin(seen_by) < pg_snapshot_xmax(seen_by) or age(pg_snapshot_xmax(seen_by)::xid) > 0 then
+      busy := array(
+        select pg_snapshot_xip(seen_by)::xid
         union all
-        select n::text::xid8 from pg_snapshot_xmax(s) m cross join lateral
-          generate_series(m::text::bigint, m::text::bigint + least(age(m::xid), 1000) - 1) n) as y(x));
-    with legs as materialized (
-      select r.no, r.priority from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(array_append(p_repositories, '')) s(name)
-      cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
-        -- One probe of an index each, so that keys, repositories and capabilities of others cost nothing.
-        select * from interlock.route a where a.tenant = p_tenant and a.found_by_key = k.name
-          and a.found_by_repository = s.name and a.found_by_need = c.name offset 0) r
-      where (p_types is null or r.type = any(p_types)) and r.requires <@ p_capabilities
-        and not exists (select from interlock.queue k where k.tenant = p_tenant and k.type = r.type and k.paused_at is not null)
-    ), picked as materialized (
-      select x.at, x.job_id, x.run_at from legs cross join lateral (
-        (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
-         where q.tenant = p_tenant and q.route = legs.no and q.run_at <= t
-           and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-         order by q.run_at, q.seq limit want)
-        union all
-        (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-         where any_repository and any_key and q.tenant = p_tenant and q.base = legs.no and q.route <> q.base and q.run_at <= t
-           and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-         order by q.run_at, q.seq limit want)
-        union all
-        (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-         where any_repository and not any_key and q.tenant = p_tenant and q.across_repositories = legs.no and q.run_at <= t
-           and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-         order by q.run_at, q.seq limit want)
-        union all
-        (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
-         where any_key and not any_repository and q.tenant = p_tenant and q.across_keys = legs.no and q.run_at <= t
-           and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
-         order by q.run_at, q.seq limit want)) x
-      order by legs.priority desc, x.run_at, x.seq limit want
-    ), locked as materialized (
-      -- A subquery that locks is run once for each candidate, whatever the planner believes of the table's size. The row of ready
-      -- comes first: where another claim has just taken it, it is gone, and that claim's job is not touched.
-      select picked.at, x.* from picked cross join lateral (
-        select j.ctid as job_at, j.id, greatest(j.fence, floor) + 1 as fence from interlock.ready q cross join interlock.job j
-        where q.ctid = picked.at and not q.blocked
-          and j.tenant = p_tenant and j.id = picked.job_id and j.status <= 'retry' and j.run_at = picked.run_at
-        for update of q, j skip locked) x
-      limit p_limit - cardinality(got)
-    ), taken as (
-      delete from interlock.ready q using locked where q.ctid = locked.at returning locked.job_at, locked.id, locked.fence
-    )
-    select (select count(*) from picked), array_agg(taken.job_at), array_agg(taken.id), array_agg(taken.fence)
-    into seen, more, more_ids, more_fences from taken;
+        select n::text::xid8::xid from pg_snapshot_xmax(seen_by) m cross join lateral
+          generate_series(m::text::bigint, m::text::bigint + least(age(m::xid), 1000) - 1) n);
+    end if;
+    -- Routes often have about as many jobs each, so at first not all that are wanted are read from every one of them.
+    share := case when uneven or want > p_limit or want < 20 or cardinality(routes) < 3 then want
+      else want * 5 / 4 / cardinality(routes) + 8 end;
+    if bound then
+      select array_agg(b.at), array_agg(b.job_id), array_agg(b.route), count(*) into places, candidates, their_routes, seen from (
+        select x.at, x.job_id, leg.route from unnest(routes, ranks) as leg(route, priority) cross join lateral (
+          (select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
+           where q.tenant = p_tenant and q.route = leg.route and q.run_at <= t
+             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+           order by q.run_at, q.seq limit share)
+          union all
+          (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
+           where any_repository and any_key and q.tenant = p_tenant and q.base = leg.route and q.route <> q.base and q.run_at <= t
+             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+           order by q.run_at, q.seq limit share)
+          union all
+          (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
+           where any_repository and not any_key and q.tenant = p_tenant and q.across_repositories = leg.route and q.run_at <= t
+             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+           order by q.run_at, q.seq limit share)
+          union all
+          (select q.ctid, q.job_id, q.run_at, q.seq from interlock.ready q
+           where any_key and not any_repository and q.tenant = p_tenant and q.across_keys = leg.route and q.run_at <= t
+             and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+           order by q.run_at, q.seq limit share)) x
+        order by leg.priority desc, x.run_at, x.seq limit want) b;
+    else  -- the same without the ranges of what is bound to a repository or a key
+      select array_agg(b.at), array_agg(b.job_id), array_agg(b.route), count(*) into places, candidates, their_routes, seen from (
+        select x.at, x.job_id, leg.route from unnest(routes, ranks) as leg(route, priority) cross join lateral (
+          select q.ctid as at, q.job_id, q.run_at, q.seq from interlock.ready q
+          where q.tenant = p_tenant and q.route = leg.route and q.run_at <= t
+            and not q.blocked and (q.deadline is null or q.deadline > t) and q.xmax <> all(busy)
+          order by q.run_at, q.seq limit share) x
+        order by leg.priority desc, x.run_at, x.seq limit want) b;
+    end if;
+    exit when seen = 0;
+    uneven := false;
+    if share < want then  -- where all that was read of a route is among the best, it may have more that come before others
+      uneven := exists (select from unnest(their_routes) r group by r having count(*) >= share);
+      continue when uneven;
+    end if;
+    -- The row of ready is locked first: where another claim has just taken it, it is gone, and that claim's job is not touched.
+    -- A subquery that locks is run once for each candidate, whatever the planner believes of the table's size.
+    if seen < 20 or want > p_limit then
+      select array_agg(f.at), array_agg(f.job_id) into places, more from (
+        select u.at, u.job_id from unnest(places, candidates) as u(at, job_id) cross join lateral (
+          select from interlock.ready q cross join interlock.job j
+          where q.ctid = u.at and q.job_id = u.job_id and not q.blocked
+            and j.tenant = p_tenant and j.id = u.job_id and j.status <= 'retry' and j.run_at <= t
+          for update of q, j skip locked) x
+        limit p_limit - cardinality(got)) f;
+    else  -- many jobs are sought in one go
+      select array_agg(u.at), array_agg(u.job_id) into places, candidates
+      from unnest(places, candidates) as u(at, job_id) cross join lateral (
+        select from interlock.ready q where q.ctid = u.at and q.job_id = u.job_id and not q.blocked for update skip locked) x;
+      select array_agg(f.id) into more from (
+        select j.id from interlock.job j where j.tenant = p_tenant and j.id = any(candidates) and j.status <= 'retry' and j.run_at <= t
+        for update skip locked) f;
+      if cardinality(more) is distinct from cardinality(candidates) then  -- somebody is about to change the others
+        places := array(select u.at from unnest(places, candidates) as u(at, job_id) where u.job_id = any(more));
+      end if;
+    end if;
+    delete from interlock.ready q where q.ctid = any(places);
     got := got || more;
-    ids := ids || more_ids;
-    fences := fences || more_fences;
     -- Fewer than asked for although there were candidates: others hold them, so look further back.
     exit when cardinality(got) >= p_limit or seen < want;
-    want := case attempt when 1 then want + p_limit - cardinality(got) else want * 4 end;
+    want := case want when p_limit then want + p_limit - cardinality(got) else want * 4 end;
   end loop;
 
   if got = '{}' then  -- a change of nothing would still run every trigger
     return;
   end if;
+  if p_takers is not null then
+    got := array(select x from unnest(got) x order by x);  -- for width_bucket
+  elsif cardinality(got) > 1 then
+    at_first := interlock.history_bytes(2, 'queued', interlock.became('running', 'claim', granter), 1, floor + 1, noted);
+  end if;
   granting := set_config('interlock.granting', 'claim', true);
   with started as (
     update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
-      worker = coalesce(g.taker, p_worker), lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)),
+      worker = coalesce(p_takers[width_bucket(j.id, got)], p_worker),
+      lease_seconds = coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)),
       lease_expires_at = t + least(coalesce(p_seconds, interlock.lease_of(p_tenant, j.type, j.line)), j.timeout_seconds) * interval '1 second',
       started_at = coalesce(j.started_at, t), run_started_at = t, updated_at = t, verb = 'claim',
-      actor = g.actor, reason = null, metadata = null,
-      head = interlock.history_hash(j.head, j.version + 1, j.status, interlock.became('running', 'claim', g.actor), j.attempt,
-        greatest(j.fence, floor) + 1, noted)
-    from (select u.at, u.taker, 'worker:' || coalesce(u.taker, p_worker) as actor from unnest(got, p_takers) as u(at, taker)
-      limit cardinality(got)) g where j.ctid = g.at
+      actor = coalesce('worker:' || p_takers[width_bucket(j.id, got)], granter), reason = null, metadata = null,
+      head = sha256(j.head || case when j.version = 1 and at_first is not null then at_first else interlock.history_bytes(j.version + 1, j.status,
+        interlock.became('running', 'claim', coalesce('worker:' || p_takers[width_bucket(j.id, got)], granter)),
+        j.attempt, greatest(j.fence, floor) + 1, noted) end)
+    where j.tenant = p_tenant and j.id = any(got)
     returning j.id, j.seq, j.type, j.priority, j.payload, j.agent_kind, j.agent_id, j.idempotency_key, j.created_by,
-      j.created_at, nullif(j.run_at, j.created_at) as run_at, j.max_attempts, g.taker,
+      j.created_at, j.run_at, j.max_attempts, p_takers[width_bucket(j.id, got)] as taker,
       case when j.version > 2 or j.lease_expires_at <> lease_end or j.sanitized or cardinality(j.tags) > 0 or cardinality(j.requires) > 0
         or num_nonnulls(j.headers, j.traceparent, j.affinity_key, j.repository, j.webhook, j.parent_id, j.redrive_of, j.requested_by,
           j.deadline, j.timeout_seconds, j.backoff, j.expiry_delay_seconds) > 0
       then interlock.rare_facts(j) end as rare)
   select count(*), array_agg(s.id)::text, array_agg(s.seq), array_agg(s.type), array_agg(s.priority), array_agg(s.payload),
-    array_agg(s.agent_kind), array_agg(s.agent_id), array_agg(s.idempotency_key), array_agg(s.created_by), array_agg(s.created_at),
-    array_agg(s.run_at), array_agg(s.max_attempts), array_agg(s.taker), array_agg(s.rare)
+    array_agg(s.agent_kind), array_agg(s.agent_id), array_agg(s.idempotency_key), array_agg(s.created_by), string_agg(timestamptz_send(s.created_at), ''),
+    string_agg(timestamptz_send(s.run_at), ''), array_agg(s.max_attempts), array_agg(s.taker), array_agg(s.rare)
   into granted, job_ids, seqs, types, priorities, payloads, agent_kinds, agent_ids, idempotency_keys, created_bys, created_ats,
     run_ats, max_attempts, workers, rare from started s;
   at := t;
@@ -183,9 +227,10 @@ begin
     raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
   end if;
 
-  if p_claim_id is not null and ids <> '{}' then
+  if p_claim_id is not null then
     insert into interlock.claim (tenant, worker, claim_id, job_ids, fences, at)
-    values (p_tenant, p_worker, p_claim_id, ids, fences, t)
+    select p_tenant, p_worker, p_claim_id, array_agg(j.id), array_agg(j.fence), t from interlock.job j
+    where j.tenant = p_tenant and j.id = any(got)
     on conflict (tenant, worker, claim_id) do update set job_ids = excluded.job_ids, fences = excluded.fences, at = excluded.at;
   end if;
 end $$;

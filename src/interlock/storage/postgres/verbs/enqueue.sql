@@ -94,10 +94,14 @@ declare
   tenant_field text := interlock.field(p_tenant);
   at_micros bigint;
   noted text;
+  same bytea;  -- what is hashed of each job beside its name, if all have one creator
 begin
   at := interlock.clock();
   at_micros := interlock.micros(at);
   noted := interlock.noted(null, null, at_micros);
+  if cardinality(ids) > 1 and cardinality(creators) = 1 then
+    same := interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', creators[1]), 1, 0, noted);
+  end if;
   perform set_config('interlock.tenant', p_tenant, true);
   if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
     raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
@@ -115,7 +119,8 @@ begin
       n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
       n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
       r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload,
-      interlock.history_hash(interlock.origin(tenant_field, n.id), 1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, noted)
+      sha256(interlock.origin(tenant_field, n.id) || case when same is not null then same
+        else interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, noted) end)
     from (
       select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
       from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests)

@@ -8,16 +8,17 @@
 -- Locks agents in one order and names those with a limit; one without is held as it is, so that it gets none meanwhile.
 create or replace function interlock.lock_agents(p_nos bigint[]) returns bigint[] language plpgsql set search_path = interlock, pg_temp as $$
 declare
+  whose text := interlock.current_tenant();
   limited bigint[];
   unlimited integer := 0;
 begin
   select coalesce(array_agg(x.no), '{}') into limited from (
-    select a.no from agent a where a.tenant = current_tenant() and a.no = any(p_nos) and a.max_concurrency is not null order by a.no for update) x;
+    select a.no from agent a where a.tenant = whose and a.no = any(p_nos) and a.max_concurrency is not null order by a.no for update) x;
   if cardinality(limited) < cardinality(p_nos) then
     select count(*) into unlimited from (
-      select a.no from agent a where a.tenant = current_tenant() and a.no = any(p_nos) and a.max_concurrency is null order by a.no for share) x;
+      select a.no from agent a where a.tenant = whose and a.no = any(p_nos) and a.max_concurrency is null order by a.no for share) x;
     if cardinality(limited) + unlimited <> cardinality(p_nos) then
-      if (select count(*) from agent a where a.tenant = current_tenant() and a.no = any(p_nos)) < cardinality(p_nos) then
+      if (select count(*) from agent a where a.tenant = whose and a.no = any(p_nos)) < cardinality(p_nos) then
         raise exception 'interlock: a job names an agent that does not exist' using errcode = 'foreign_key_violation';
       end if;
       raise exception 'interlock: the limit of an agent has just changed' using errcode = 'serialization_failure';
@@ -34,20 +35,21 @@ create or replace function interlock.must_line_up(p_tenant text, p_line bigint, 
        (select from agent a where a.tenant = p_tenant and a.no = p_line and a.max_concurrency is not null
           and (a."strict" and a.era = p_place_era) is not true) $$;
 
--- Gives back the freed places (a line stands in p_freed once for each) and hands free ones to the heads of the lines; the agents
+-- Gives back the freed places (a line stands in p_freed once for each, in order) and hands free ones to the heads of the lines; the agents
 -- are locked by the caller.
 create or replace function interlock.settle_lines(p_lines bigint[], p_freed bigint[]) returns void language plpgsql
   set search_path = interlock, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off as $$
 declare
+  whose text := interlock.current_tenant();
   t timestamptz := interlock.clock();
 begin
   with heads as materialized (
     select o.*, h.ats, o.free > coalesce(cardinality(h.ats), 0) as more from (
       select a.ctid as agent_at, a.no, a.used, a.next_due, g.n, a.max_concurrency - a.used + g.n as free
-      from agent a cross join lateral (select cardinality(array_positions(p_freed, a.no)) as n) g
-      where a.tenant = current_tenant() and a.no = any(p_lines)) o
+      from agent a cross join lateral (select width_bucket(a.no, p_freed) - width_bucket(a.no - 1, p_freed) as n) g
+      where a.tenant = whose and a.no = any(p_lines)) o
     cross join lateral (select array_agg(h.at) as ats from (
-      select q.ctid as at from ready q where q.tenant = current_tenant() and q.line = o.no and q.blocked and q.run_at <= t
+      select q.ctid as at from ready q where q.tenant = whose and q.line = o.no and q.blocked and q.run_at <= t
       order by q.run_at, q.seq limit greatest(o.free, 0)) h) h
   ), placed as (
     update ready q set blocked = false from (select unnest(heads.ats) as at from heads) h where q.ctid = h.at
@@ -55,7 +57,7 @@ begin
   -- Where places are left, no job that is due waits: the next one joins when it is, and the claim and the sweep look here for it.
   update agent a set used = a.used + s.change, next_due = s.due
   from (select h.agent_at, h.next_due, coalesce(cardinality(h.ats), 0) - h.n as change, case when h.more then (
-          select q.run_at from ready q where q.tenant = current_tenant() and q.line = h.no and q.blocked and q.run_at > t
+          select q.run_at from ready q where q.tenant = whose and q.line = h.no and q.blocked and q.run_at > t
           order by q.run_at limit 1) end as due
         from heads h offset 0) s
   where (s.change <> 0 or s.due is distinct from s.next_due) and a.ctid = s.agent_at;
@@ -65,6 +67,8 @@ end $$;
 -- deals them out anew.
 create or replace function interlock.take_back_places(p_lines bigint[]) returns void language plpgsql
   set search_path = interlock, pg_temp as $$
+declare
+  whose text := interlock.current_tenant();
 begin
   with idle as materialized (
     select a.ctid as agent_at, x.at from agent a cross join lateral (
@@ -72,7 +76,7 @@ begin
         select j.place_era from job j where j.tenant = q.tenant and j.id = q.job_id offset 0) j
       where q.tenant = a.tenant and q.line = a.no and q.blocked <= false and (a."strict" and j.place_era = a.era) is not true
       for update of q skip locked) x
-    where a.tenant = current_tenant() and a.no = any(p_lines)
+    where a.tenant = whose and a.no = any(p_lines)
   ), taken as (
     update ready q set blocked = true from idle where q.ctid = idle.at returning idle.agent_at
   )
