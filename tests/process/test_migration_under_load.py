@@ -169,13 +169,29 @@ async def test_a_migrator_that_cannot_get_a_lock_gives_way_to_everybody_else(jud
     await book.compare(judge)
 
 
-async def waits_for_a_lock(judge: Judge) -> bool:
+@pytest.mark.parametrize("engine", ["postgres"])
+async def test_a_migrator_and_somebody_else_who_wait_for_each_other_both_get_through(judge: Judge) -> None:
+    """They take two tables in another order. The other one is patient, so the database ends the migrator's try."""
+    other = await asyncpg.connect(judge.admin_dsn)
+    try:
+        await other.execute("set deadlock_timeout = '10min'; begin; lock table interlock.queue in row share mode")
+        member = migrator(judge)
+        with members(member):
+            await until(lambda: waits_for_a_lock(judge, "queue"), "the migrator has job and waits for queue")
+            await other.execute("lock table interlock.job in row share mode; commit")
+            assert await asyncio.to_thread(member.receive) == [tomorrow("postgres").name]
+    finally:
+        await other.close()
+
+
+async def waits_for_a_lock(judge: Judge, table: str = "job") -> bool:
     admin = await asyncpg.connect(judge.admin_dsn)
     try:
         return bool(
             await admin.fetchval(
                 "select count(*) from pg_locks where not granted and mode = 'AccessExclusiveLock' "
-                "and relation = 'interlock.job'::regclass"
+                "and relation = $1::text::regclass",
+                f"interlock.{table}",
             )
         )
     finally:

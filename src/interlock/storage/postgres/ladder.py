@@ -84,13 +84,16 @@ async def take_all_time(connection: Conn) -> None:
 
 
 async def until_free(step: Callable[[], Awaitable[T]], trouble: str) -> T:
-    """What a step answers that gives way to whoever holds a table: it is tried again, for a while."""
+    """What a step answers that gives way to whoever holds a table: it is tried again, for a while.
+
+    A step that takes several tables may also be the one to go where it and somebody else wait for each other.
+    """
     clock = asyncio.get_running_loop().time
     deadline = clock() + KEEP_TRYING_SECONDS
     while True:
         try:
             return await step()
-        except asyncpg.LockNotAvailableError as error:
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if clock() > deadline:
                 raise Unavailable(trouble) from error
             await asyncio.sleep(GIVE_WAY_SECONDS)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from interlock.domain.shards import CLEARING, COPYING, MOST_SHARDS, Placement, next_number
-from interlock.errors import Conflict, Invalid, NotFound, Unavailable
+from interlock.errors import Conflict, Invalid, NotFound
 from interlock.storage.postgres.ladder import until_free
 from interlock.storage.shards.ahead import Ahead
 from interlock.storage.shards.copying import Copier
@@ -26,7 +26,6 @@ from interlock.storage.shards.owner import Owner, owner
 STEP: Final = 1_000
 STALE_SECONDS: Final = 1.5 * FRESH_SECONDS
 GIVE_WAY_SECONDS: Final = 2
-KEEP_TRYING_SECONDS: Final = 120.0
 LAST_MOVER_SECONDS: Final = 10
 MOST_EPOCHS: Final = 10
 SPARE_NUMBERS: Final = 1_000
@@ -207,17 +206,11 @@ class Mover:
     @asynccontextmanager
     async def _alone(self, side: Owner, tenant: str) -> AsyncIterator[None]:
         """Nobody else changes the tenant's data; whoever tries is refused and tries again, and goes on if we die."""
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + KEEP_TRYING_SECONDS
         await side.execute(f"set lock_timeout = '{GIVE_WAY_SECONDS}s'")
-        while True:
-            try:
-                await side.execute("select pg_advisory_lock(interlock.move_lock($1))", tenant)
-                break
-            except asyncpg.LockNotAvailableError:
-                if clock() > deadline:
-                    raise Unavailable(f"somebody holds a transaction of {tenant!r} open for too long") from None
-                await asyncio.sleep(GIVE_WAY_SECONDS)  # whoever was refused meanwhile gets through
+        await until_free(
+            lambda: side.execute("select pg_advisory_lock(interlock.move_lock($1))", tenant),
+            f"somebody holds a transaction of {tenant!r} open for too long",
+        )
         try:
             yield
         finally:
