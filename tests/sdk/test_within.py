@@ -213,6 +213,35 @@ async def test_a_refusal_leaves_the_callers_transaction_usable(dsn: str, note: T
     assert replayed.replayed
 
 
+async def test_what_somebody_else_registers_meanwhile_leaves_the_callers_transaction_usable(dsn: str, app: App) -> None:
+    @app.task
+    async def plain(text: str) -> str:
+        return text
+
+    @app.task(agent=("planner", "ada"))
+    async def planned() -> None: ...
+
+    async def register_more(name: str) -> None:
+        async with interlock.App(dsn) as other:
+            other.task(name=name)(lambda: None)
+            await other.register()
+
+    await plain.enqueue(text="so that the registry is known here")
+    for way in (with_asyncpg, with_psycopg, with_session):
+        await register_more(way.__name__)
+        assert await exists(app, await way(dsn, plain, commit=True))
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute("create temporary table mine on commit drop as select 1 as n")
+            await register_more("newer")
+            kept = await planned.within(connection).enqueue()
+            assert await connection.fetchval("select n from mine") == 1
+    finally:
+        await connection.close()
+    assert await exists(app, kept.id)
+
+
 async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_refused(
     dsn: str, note: Task[..., Any], app: App
 ) -> None:

@@ -82,6 +82,10 @@ class Known:
         self.agents.forget()
 
 
+class Forgotten(asyncpg.SerializationError):
+    """A route or an agent that was known here is there no more; the next try looks for it again."""
+
+
 class _Whole(Exception):
     """Undoes a batch that must be added whole or not at all."""
 
@@ -104,9 +108,9 @@ async def enqueue(
             if whole and any(isinstance(answer, Refused) for answer in answers):
                 raise _Whole(answers)
             return answers
-    except asyncpg.ForeignKeyViolationError:  # a route or an agent that is remembered here is there no more
+    except asyncpg.ForeignKeyViolationError as error:
         known.forget()
-        return await enqueue(connection, known, tenant, jobs, whole, terms)
+        raise Forgotten(str(error)) from error
     except asyncpg.PostgresError as error:
         if error.sqlstate == REGISTRY_CHANGED:
             raise RegistryChanged(tenant) from None

@@ -70,12 +70,8 @@ class OperationVerbs(ABC):
 
 async def _redrive(connection: Conn, tenant: str, orders: Sequence[Redrive], terms: Terms) -> list[Enqueued | Refused]:
     """Hold the ended jobs, add the new ones, give them what they begin with: one transaction."""
-    try:
-        async with connection.transaction():
-            return await _redrive_within(connection, tenant, orders, terms)
-    except asyncpg.InFailedSQLTransactionError as error:
-        # An agent was deleted meanwhile; enqueue tries again by itself, but not inside a transaction of ours.
-        raise asyncpg.SerializationError(str(error)) from error
+    async with connection.transaction():
+        return await _redrive_within(connection, tenant, orders, terms)
 
 
 async def _redrive_within(

@@ -21,7 +21,7 @@ from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Invalid, TenantMoved
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.postgres.connection import TENANT_MOVED, Conn
-from interlock.storage.postgres.enqueue import REGISTRY_CHANGED, Known, enqueue
+from interlock.storage.postgres.enqueue import REGISTRY_CHANGED, Forgotten, Known, enqueue
 
 IDLE: Final = 0
 FOREIGN_KEY: Final = "23503"
@@ -32,12 +32,16 @@ _PLACEHOLDER: Final = re.compile(r"\$\d+")
 async def enqueue_within(
     connection: object, tenant: str, jobs: Sequence[NewJob], terms: Terms
 ) -> list[Enqueued | Refused]:
-    """Add all jobs or none; a refusal leaves the caller's transaction as it was."""
+    """Add all jobs or none; a refusal leaves the caller's transaction as it was, as does a registry that has changed."""
     caller = await _caller(connection)
     if not caller.is_in_transaction():
         raise Invalid("this connection is in no transaction; begin one, the job is to be a part of it")
     # Nothing is remembered: what is made here is gone if the caller's transaction is.
-    return await enqueue(cast(Conn, caller), Known(), tenant, jobs, True, terms)
+    try:
+        async with caller.transaction():
+            return await enqueue(cast(Conn, caller), Known(), tenant, jobs, True, terms)
+    except Forgotten as error:
+        raise RegistryChanged(tenant) from error
 
 
 async def _caller(connection: Any) -> _Caller:
@@ -100,6 +104,7 @@ class _Caller(ABC):
             yield
         except BaseException:
             await self.fetch(f"rollback to savepoint {SAVEPOINT}")
+            await self.fetch(f"release savepoint {SAVEPOINT}")  # so that the name is that of the one around it again
             raise
         await self.fetch(f"release savepoint {SAVEPOINT}")
 
