@@ -14,7 +14,7 @@ from interlock.domain.job import Receipt, Refused
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
-from interlock.errors import Indeterminate
+from interlock.errors import Indeterminate, Unauthenticated
 from interlock.sdk.handle import JobHandle
 from interlock.storage.contract import Store
 from tests.support.apps import TENANT, Lodger, StoreApp
@@ -26,9 +26,15 @@ class Lossy(Lodger):
     claims_to_lose = 0
     reports_to_lose = 0
     hangs = False
+    trouble: Exception | None = None  # met by whoever asks again for what was lost
     lost: asyncio.Event
 
     async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+        if self.trouble is not None and self.lost.is_set():
+            trouble = self.trouble
+            if isinstance(trouble, OSError):
+                self.trouble = None
+            raise trouble
         grants = await super().claim(ask, wait_seconds=wait_seconds)
         if grants and self.claims_to_lose:
             self.claims_to_lose -= 1
@@ -96,6 +102,33 @@ async def test_a_worker_that_is_stopped_while_it_waits_for_a_claim_hands_back_wh
     job = await app.job(handle.id)
     assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
     assert (await app.job(other.id)).version == 1
+
+
+@pytest.mark.parametrize("trouble", [OSError("a driver's own"), Unauthenticated()], ids=["odd", "hopeless"])
+async def test_a_worker_that_cannot_ask_what_it_was_granted_still_hands_back_all_else_it_holds(
+    app: StoreApp, client: Lossy, trouble: Exception
+) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def long() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    held = await long.enqueue()
+    worker = app.worker(concurrency=2, grace_seconds=0)
+    running = asyncio.create_task(worker.run())
+    await started.wait()
+    client.claims_to_lose, client.hangs, client.trouble = 1, True, trouble
+    lost = await long.enqueue()
+    await client.lost.wait()
+    worker.stop()
+    assert await running == 1
+    jobs = [await app.job(handle.id) for handle in (held, lost)]
+    assert [(job.status, job.attempt) for job in jobs] == [
+        (Status.QUEUED, 1),
+        (Status.QUEUED if isinstance(trouble, OSError) else Status.RUNNING, 1),
+    ]
 
 
 async def test_a_report_whose_answer_was_lost_is_repeated_and_counts_once(app: StoreApp, client: Lossy) -> None:

@@ -10,6 +10,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from interlock.client.port import Client
@@ -33,6 +34,7 @@ MOST_UNREPORTED: Final = 2000
 POLL_SECONDS: Final = 20.0
 LONGEST_BEAT_SECONDS: Final = 5.0
 STARTING_UP: Final = "57P03"
+HOPELESS: Final = (Invalid, Unauthenticated, Forbidden)  # asking again would not make it any better
 LAST_WORDS_SECONDS: Final = 5.0  # for tasks to clean up after they were interrupted, and for the last reports
 
 
@@ -182,8 +184,8 @@ class Worker:
                 if self._stopping:
                     break
                 raise
-            except (Fatal, Invalid, Unauthenticated, Forbidden):
-                raise  # asking again would not make it any better
+            except (Fatal, *HOPELESS):
+                raise
             except Unavailable as error:
                 if not was_reached and type(error) is Unavailable:
                     raise
@@ -260,7 +262,7 @@ class Worker:
             if run.abandoned is None:
                 self._free_slot()
             else:  # the thread still works, so its place is not free
-                run.abandoned.add_done_callback(self._thread_returned)
+                run.abandoned.add_done_callback(partial(self._thread_returned, self._threads))
 
     def _stop_run(self, run: Run, ending: Ending) -> None:
         if run.handle is None and run.key in self._held:  # prefetched, not started
@@ -287,10 +289,11 @@ class Worker:
             self._start(self._waiting.popleft())
         self._changed.set()
 
-    def _thread_returned(self, thread: asyncio.Future[Any]) -> None:
+    def _thread_returned(self, threads: Threads, thread: asyncio.Future[Any]) -> None:
         if not thread.cancelled():
             thread.exception()  # nobody else will look at it
-        self._free_slot()
+        if threads is self._threads:  # and not those of an earlier run()
+            self._free_slot()
 
     def _settle(self, run: Run) -> None:
         run.claim.left -= 1
@@ -340,7 +343,13 @@ class Worker:
             ask = self._unsure._replace(types=frozenset(), limit=1)  # grants nothing new
             try:
                 grants = await self._client.claim(ask)
-            except Unavailable as error:
+            except Fatal as error:
+                self._break(error)
+                return
+            except HOPELESS as error:
+                self._log.error("an interrupted claim was not taken back, its leases will run out", error=str(error))
+                return
+            except Exception as error:  # perhaps a driver's
                 await patience.wait(error)
                 continue
             self._unsure = None

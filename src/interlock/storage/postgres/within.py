@@ -32,7 +32,7 @@ _PLACEHOLDER: Final = re.compile(r"\$\d+")
 async def enqueue_within(
     connection: object, tenant: str, jobs: Sequence[NewJob], terms: Terms
 ) -> list[Enqueued | Refused]:
-    """Add all jobs or none; a refusal leaves the caller's transaction as it was, as does a registry that has changed."""
+    """Add all jobs or none; a refusal leaves the caller's transaction as it was; so does a registry that changed."""
     caller = await _caller(connection)
     if not caller.is_in_transaction():
         raise Invalid("this connection is in no transaction; begin one, the job is to be a part of it")
