@@ -8,15 +8,17 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import apsw
 import pytest
 import pytest_asyncio
 
 from interlock.domain.job import Receipt
+from interlock.errors import Unavailable
 from interlock.storage.contract import Store
 from interlock.storage.migrate import migrations
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.opening import open_router
-from interlock.storage.sqlite import claim
+from interlock.storage.sqlite import claim, connection
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.sqlite.store import SQLiteStore
@@ -151,6 +153,31 @@ async def test_what_one_opener_adds_wakes_who_waits_at_another(
                 await asyncio.wait_for(changed.wait(), 0.2)
     assert await beside.claim(limit=1)
     assert idle.is_set() is (engine == "sqlite")  # a file tells that it was written to, not for whom
+
+
+async def test_who_could_not_look_at_a_busy_file_notices_others_again_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "BUSY_MILLISECONDS", 1)
+    path = await asyncio.to_thread(migrated_file, tmp_path / "interlock.db")
+    here, there = await SQLiteStore.open(path), await SQLiteStore.open(path)
+    holder = apsw.Connection(path)
+    try:
+        holder.execute("begin immediate")
+        changed = here.watch("t")
+        for _ in range(2):  # the writer takes turns: when the second is refused, so was the look
+            with pytest.raises(Unavailable, match="another process"):
+                await here.enqueue("t", [new_job()])
+        holder.execute("rollback")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not changed.is_set():
+                with contextlib.suppress(Unavailable):
+                    await there.enqueue("t", [new_job()])
+                await asyncio.sleep(0.01)
+    finally:
+        holder.close()
+        await here.close()
+        await there.close()
 
 
 async def test_a_store_says_how_durable_it_is(desk: Desk, engine: str) -> None:

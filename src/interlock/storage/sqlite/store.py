@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from interlock.domain.decide import Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
-from interlock.errors import Invalid, SchemaMismatch, StorageBroken
+from interlock.errors import Invalid, SchemaMismatch, StorageBroken, Unavailable
 from interlock.storage import chains
 from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict
 from interlock.storage.migrate import lacking, migrations, pending
@@ -198,14 +199,17 @@ class SQLiteStore(
         """Runs while somebody waits, and asks the database only if its log was written to, which is cheap to see."""
         log, seen, written = Path(f"{self.path}-wal"), None, None
         loop = asyncio.get_running_loop()
-        while loop.time() - self._watched_at < STOP_LOOKING_SECONDS:
-            if (now_written := _written(log)) != written:
-                version = await self._write(_data_version)  # which the writer's own commits leave as it is
-                if seen is not None and version != seen:
-                    self._signal.fire()
-                seen, written = version, now_written
-            await asyncio.sleep(LOOK_AT_OTHERS_SECONDS)
-        self._lookout = None
+        try:
+            while loop.time() - self._watched_at < STOP_LOOKING_SECONDS:
+                if (now_written := _written(log)) != written:
+                    with contextlib.suppress(Unavailable):  # the file is busy: look again
+                        version = await self._write(_data_version)  # which the writer's own commits leave as it is
+                        if seen is not None and version != seen:
+                            self._signal.fire()
+                        seen, written = version, now_written
+                await asyncio.sleep(LOOK_AT_OTHERS_SECONDS)
+        finally:
+            self._lookout = None
 
     async def birth_shard(self, tenant: str, type: str | None = None) -> int:
         return 0
@@ -237,11 +241,11 @@ class SQLiteStore(
         return await self._read(read)
 
     async def close(self) -> None:
-        if self._lookout is not None:
-            self._lookout.cancel()
-            await asyncio.gather(self._lookout, return_exceptions=True)
+        if (lookout := self._lookout) is not None:
+            lookout.cancel()
+            await asyncio.gather(lookout, return_exceptions=True)
         await self._writer.close()
-        self._readers.shutdown(wait=True)
+        await asyncio.to_thread(self._readers.shutdown)
         for connection in self._open_readers:
             connection.close()
         self._open_readers.clear()
