@@ -44,6 +44,26 @@ async def test_the_same_key_with_another_body_is_refused(interlock_engine: Engin
         await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "payload": 2, "idempotency_key": "k"}))
 
 
+async def test_a_revoke_that_the_store_repeats_ends_no_later_lease(store: Store, who: Principal) -> None:
+    """The connection breaks after the commit; when the store has it again, another worker holds the job."""
+
+    class Repeating:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def carry_out(self, tenant: str, orders: Sequence[Any]) -> Any:
+            await store.carry_out(tenant, orders)
+            assert len(await store.claim(tenant, ClaimAsk("second"))) == 1
+            return await store.carry_out(tenant, orders)
+
+    engine = Engine(cast(Store, Repeating()))
+    added = await engine.jobs.enqueue(who, job_request({"type": "t"}))
+    assert len(await store.claim("acme", ClaimAsk("first"))) == 1
+    receipt = await engine.jobs.revoke(who, added.id, reason="it hangs")
+    job = await engine.reads.job("acme", added.id)
+    assert (job.status, job.worker, job.attempt, receipt.version) == (Status.RUNNING, "second", 2, 4)
+
+
 async def test_a_batch_is_added_whole_or_not_at_all_and_names_the_item(
     interlock_engine: Engine, who: Principal
 ) -> None:

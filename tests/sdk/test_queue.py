@@ -16,7 +16,7 @@ from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
-from interlock.errors import AlreadyFinished, Indeterminate, Invalid, LeaseLost
+from interlock.errors import AlreadyFinished, Indeterminate, Invalid, LeaseLost, TooLarge
 from interlock.sdk.queue import Item
 from interlock.testing import MemoryApp
 from tests.support.apps import TENANT, StoreApp
@@ -114,6 +114,17 @@ async def test_whoever_lost_the_lease_can_settle_nothing(app: StoreApp, clock: M
     assert lost.is_lost
     assert not lost.is_settled
     await current.ack()
+
+
+async def test_what_is_refused_for_its_size_is_not_lost_and_can_be_settled_otherwise(app: StoreApp) -> None:
+    queue = interlock.Queue("mail", app)
+    await queue.push(1)
+    item = await pop(queue)
+    with pytest.raises(TooLarge):
+        await item.ack("x" * 300_000)
+    assert (item.is_lost, item.is_settled) == (False, False)
+    await item.nack("its answer is too large")
+    assert item.is_settled
 
 
 async def test_an_item_is_settled_once_and_the_same_again_is_the_same(app: StoreApp) -> None:

@@ -167,6 +167,20 @@ async def test_a_run_beyond_its_timeout_is_interrupted_and_fails(app: StoreApp) 
     assert json.loads(job.error or "")["kind"] == "timeout"
 
 
+@pytest.mark.parametrize(("asked", "delay"), [(0.0, 0.1), (7.0, 7.0)])
+async def test_a_run_beyond_its_timeout_is_tried_again_as_after_a_lease_that_ran_out(
+    app: StoreApp, asked: float, delay: float
+) -> None:
+    @app.task(timeout=0.05, backoff={"kind": "fixed", "base_seconds": 300}, expiry_delay=asked)
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    handle = await slow.enqueue()
+    async with app.working():
+        job = await app.until(handle.id, Status.RETRY)
+    assert job.run_at == job.updated_at + round(delay * SECOND)
+
+
 async def test_a_thread_beyond_its_timeout_is_not_waited_for_but_keeps_its_place(app: StoreApp) -> None:
     go_on = threading.Event()
     ran = []

@@ -181,7 +181,7 @@ class Artifacts:
         try:
             while await self.collect_orphans() == COLLECT_AT_ONCE:
                 pass
-        except Error as error:
+        except Exception as error:
             log.warning("bytes of artifacts could not be collected, it will be tried again: %s", error)
 
     async def _collect(self, objects: Objects, tenant: str, keys: Sequence[str]) -> int:

@@ -141,8 +141,11 @@ class Jobs:
         return await self._order(who, order)
 
     async def revoke(self, who: Principal, job_id: str, *, reason: str | None = None) -> Receipt:
-        """End a lease now, as if it had expired."""
-        return await self._order(who, Revoke(wire.job_id(job_id), who.actor, wire.remark(reason, "reason")))
+        """End a lease now, as if it had expired: the one that is held now, should the call have to be repeated."""
+        (job,) = await self._store.get(who.tenant, [wire.job_id(job_id)])
+        if job is None:
+            raise NotFound(job_id)
+        return await self._order(who, Revoke(job.id, who.actor, wire.remark(reason, "reason"), below=job.fence + 1))
 
     async def pause(self, who: Principal, type: str, *, reason: str | None = None) -> None:
         """Hand out no more jobs of this type."""

@@ -12,7 +12,7 @@ from interlock.domain.operations import Prune, PruneOrder
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.engine.upkeep import in_steps
-from interlock.errors import Error, Invalid, TenantMoved, Unavailable
+from interlock.errors import Invalid, TenantMoved, Unavailable
 from interlock.storage.contract import Store
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Retention:
         try:
             if deleted := await self.retain():
                 log.info("deleted %d jobs that ended more than %g days ago", deleted, self._days)
-        except Error as error:
+        except Exception as error:
             log.warning("old jobs could not be deleted, it will be tried again: %s", error)
 
     async def _prune(

@@ -12,6 +12,7 @@ from interlock.engine.effort import Effort
 from interlock.errors import Fault, Invalid
 
 MOST_FAULTS: Final = 20
+LIGHT_LENGTH: Final = 16 * 1024  # ready to judge, a schema takes some thirty times as much as its text
 LIGHT_BYTES: Final = 1024 * 1024
 HEAVY_BYTES: Final = 16 * 1024 * 1024
 MOST_RULES: Final = 1_000_000  # applied to one text
@@ -31,10 +32,10 @@ class Compiled(NamedTuple):
 
 def compiled(schema: str) -> Compiled:
     """A schema, which is JSON text; one that is none is Invalid."""
-    return _light(schema) or _heavy(schema)
+    return (len(schema) <= LIGHT_LENGTH and _light(schema)) or _heavy(schema)
 
 
-@lru_cache(1024)
+@lru_cache(256)
 def _light(schema: str) -> Compiled | None:
     """A schema as most are, or None: for one that is none, and for one whose patterns need more memory."""
     try:

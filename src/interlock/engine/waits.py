@@ -9,7 +9,7 @@ from typing import Final
 from interlock import wire
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL
-from interlock.errors import Error, Fatal, NotFound
+from interlock.errors import Fatal, NotFound
 from interlock.storage.contract import Store
 
 LOOK_EVERY_SECONDS: Final = 0.2
@@ -82,7 +82,7 @@ class Waits:
                     await self._look_once()
                 except Fatal:
                     raise
-                except Error:
+                except Exception:  # perhaps a driver's
                     continue  # the store will be back; until then everybody waits on
         finally:
             self._looking = None

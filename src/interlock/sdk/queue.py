@@ -75,7 +75,8 @@ class Item:
     async def _settle(self, order: Finish) -> None:
         (answer,) = await (await self._queue.client()).finishes([order])
         if isinstance(answer, Refused):
-            self.is_lost = self.is_lost or not self.is_settled
+            if isinstance(answer.error, (Conflict, NotFound)):
+                self.is_lost = self.is_lost or not self.is_settled
             raise answer.error
         if not self.is_settled:
             self.is_settled = True
@@ -212,10 +213,10 @@ class Queue:
         try:
             grants = await client.claim(ask, wait_seconds=wait_seconds)
         except asyncio.CancelledError:
-            with contextlib.suppress(Error):  # then the next pop gives it back
+            with contextlib.suppress(Exception):  # then the next pop gives it back
                 await self._give_back(client, ask)
             raise
-        except Error:
+        except Exception:
             self._unsure.append(ask)
             raise
         name.left = len(grants)
@@ -278,7 +279,7 @@ class _Keeper:
                 await self._once()
             except Fatal:
                 return
-            except Error:
+            except Exception:  # perhaps a driver's
                 continue  # whoever settles an item hears of it; until then the next beat may get through
 
     async def _once(self) -> None:

@@ -94,7 +94,9 @@ def stopped(run: Run) -> Finish | None:
         case Ending.SHUTDOWN:
             return Released(*run.holder, reason="the worker was stopped")
         case Ending.TIMED_OUT:
-            return failure(run, f"the run took longer than {run.job.timeout_seconds} s", kind="timeout")
+            message = f"the run took longer than {run.job.timeout_seconds} s"
+            # As if the lease had run out, which it does at the same moment.
+            return failure(run, message, kind="timeout", retry_after_seconds=run.job.expiry_delay_seconds or 0.0)
         case None:
             return failure(run, "the task cancelled itself", kind="CancelledError")
 
