@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
+
 from interlock.domain.job import Job, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.errors import LeaseLost
 from interlock.storage.contract import Store
 from interlock.storage.merged import merged
-from tests.contract.builders import Desk, ask, complete
+from tests.contract.builders import Desk, ask, complete, new_job
 
 
 class Watched:
@@ -51,6 +53,16 @@ async def test_each_of_several_takers_holds_a_job_of_its_own(desk: Desk) -> None
         assert isinstance(refused.error, LeaseLost)
         (receipt,) = await desk.store.carry_out(desk.tenant, [complete(job)])
         assert not isinstance(receipt, Refused)
+
+
+@pytest.mark.parametrize("many", [3, 40])
+async def test_the_first_of_several_takers_gets_the_best_job(desk: Desk, many: int) -> None:
+    jobs = [new_job(type=f"t{n % 4}", priority=n % 7) for n in range(many)]
+    await desk.add_all([*jobs])
+    takers = [f"w{n}" for n in range(many)]
+    granted = await desk.store.claim(desk.tenant, ask(limit=many), takers=takers)
+    assert [job.id for job in granted] == [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
+    assert [job.worker for job in granted] == takers
 
 
 async def test_where_jobs_are_few_the_first_takers_get_them(desk: Desk) -> None:

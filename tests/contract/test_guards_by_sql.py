@@ -8,7 +8,8 @@ import pytest
 
 from interlock.domain.job import Enqueued
 from interlock.domain.lifecycle import TERMINAL, Status
-from tests.contract.builders import Desk, complete, new_id, new_job
+from interlock.domain.registry import Agent
+from tests.contract.builders import Desk, cancel, complete, new_id, new_job
 from tests.contract.doors import DOORS, Door, job_in, moved, refusal, update
 
 FUNCTION = "only_interlock_may_change_jobs"
@@ -94,6 +95,48 @@ async def test_no_change_goes_without_a_version_not_even_one_that_leaves_the_sta
             message = await refusal(door, *update(job, {column: desk.clock.now if value is None else value}))
             assert says(door, ours="raises version by one") in message, column
         assert await desk.trace(job.id) == before
+
+
+@pytest.mark.parametrize("door_name", ["functions"])
+@pytest.mark.parametrize("limit", [None, 1])
+async def test_on_sqlite_no_edit_hides_behind_a_place_in_a_line(desk: Desk, door: Door, limit: int | None) -> None:
+    agent: dict[str, str] = {}
+    if limit is not None:
+        agent = {"agent_kind": "bot", "agent_id": "1"}
+        await desk.store.set_agent(desk.tenant, Agent("bot", "1", max_concurrency=limit))
+    job = await desk.job(await desk.add(**agent))
+    before = await desk.trace(job.id)
+    desk.clock.advance(5)
+    for column, value in (UNTOLD | {"releases": 1}).items():
+        columns = {"blocked": 1, column: desk.clock.now if value is None else value}
+        message = await refusal(door, *update(job, columns))
+        assert "raises version by one" in message or "has_a_place_to_run" in message, column
+    assert await desk.trace(job.id) == before
+    assert await desk.claimed() == [job.id]
+
+
+@pytest.mark.parametrize("door_name", ["functions"])
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.SUCCEEDED])
+async def test_on_sqlite_only_a_job_that_succeeded_is_given_a_result(
+    desk: Desk, door: Door, master: Door, status: Status
+) -> None:
+    job = await job_in(desk, master, status)
+    result = "INSERT INTO job_result (tenant, seq, result) VALUES ($1, $2, $3)"
+    assert "when the job has ended" in await refusal(door, result, desk.tenant, job.seq, '"forged"')
+
+
+@pytest.mark.parametrize("door_name", ["owner", "app"])
+@pytest.mark.parametrize("target", [Status.RUNNING, Status.CANCELLED])
+async def test_on_postgresql_a_job_that_stops_waiting_is_due_when_it_was(
+    desk: Desk, door: Door, target: Status
+) -> None:
+    """Its row in ready is found by that, and would stay behind for good."""
+    job = await desk.job(await desk.add(deadline=desk.after(60)))
+    columns = moved(door, job, target, desk.clock.now) | {"run_at": job.run_at - 1}
+    assert "change while it waits, not as it stops waiting" in await refusal(door, *update(job, columns))
+    await desk.do(cancel(job.id))
+    desk.clock.advance(100)
+    assert await desk.store.due_deadlines(10) == []
 
 
 async def test_a_running_job_changes_hands_only_by_a_grant(desk: Desk, door: Door) -> None:

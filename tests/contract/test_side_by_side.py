@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 
 import asyncpg
 import pytest
 
-from interlock.domain.decide import Complete
+from interlock.domain.decide import Complete, Order
+from interlock.domain.edit import Edit
 from interlock.domain.job import Receipt
+from interlock.domain.registry import Agent
 from interlock.storage.postgres.store import PostgresStore
-from tests.contract.builders import ask, new_job
+from tests.contract.builders import OPERATOR, ask, complete, new_job, release
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.stores import APP_LOGIN, fresh_database, make_template, opened
@@ -106,6 +109,41 @@ async def test_a_claim_of_many_passes_over_those_that_others_hold_and_loses_none
             await other.close()
         rest = await store.claim(TENANT, ask(limit=100))
         assert [job.id for job in rest] == [id for id in ids if id not in free[:40]]
+
+
+async def test_edits_and_finishes_of_many_agents_lock_them_in_one_order(talkative: PostgresServer) -> None:
+    """Each batch names its jobs in an order of its own; whoever waits for another is not waited for by it."""
+    agents = [f"a{n}" for n in range(6)]
+    async with (
+        fresh_database(talkative) as name,
+        opened(PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=4)) as store,
+    ):
+        for agent in agents:
+            await store.set_agent(TENANT, Agent("bot", agent, max_concurrency=1))
+        jobs = [new_job(agent_kind="bot", agent_id=agent) for agent in agents * 8]
+        await store.enqueue(TENANT, jobs)
+        running = await store.claim(TENANT, ask(limit=len(agents)))
+        chance = random.Random(1)
+
+        async def edit() -> None:
+            for priority in range(20):
+                waiting = [Edit(job.id, OPERATOR, priority=priority) for job in chance.sample(jobs, 8)]
+                await store.carry_out(TENANT, waiting)
+
+        async def work() -> None:
+            for _ in range(10):
+                orders: list[Order] = [release(job) if chance.random() < 0.5 else complete(job) for job in running]
+                chance.shuffle(orders)
+                await store.carry_out(TENANT, orders)
+                running[:] = await store.claim(TENANT, ask(limit=len(agents)))
+
+        await asyncio.gather(edit(), edit(), edit(), work())
+        admin = await asyncpg.connect(talkative.dsn(name))
+        try:
+            found = await admin.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
+        finally:
+            await admin.close()
+        assert found == 0
 
 
 async def _work(store: PostgresStore, worker: str) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final, cast
 
-from interlock.domain.decide import Order
+from interlock.domain.decide import Finish, Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.lifecycle import Verb
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Report, Step, StepRow
 from interlock.storage.coalesce import Coalescer
@@ -34,7 +35,9 @@ class _Merged:
         )
         self._beat: Coalescer[str, Beat, Pulse | Refused] = Coalescer(store.heartbeat, most=MOST, rounds=rounds)
         self._save: Coalescer[str, Checkpoint, int | Refused] = Coalescer(store.checkpoint, most=MOST, rounds=rounds)
-        self._carry_out: Coalescer[str, Order, Receipt | Refused] = Coalescer(store.carry_out, most=MOST, rounds=rounds)
+        self._finish: Coalescer[tuple[str, Verb], Order, Receipt | Refused] = Coalescer(
+            lambda key, orders: store.carry_out(key[0], orders), most=MOST, rounds=rounds
+        )
         self._get: Coalescer[str, str, Job | None] = Coalescer(store.get, most=MOST)
         self._keep: Coalescer[str, Step, StepRow | Refused] = Coalescer(store.save_steps, most=MOST, rounds=rounds)
         self._tell: Coalescer[str, Report, tuple[int, ...] | Refused] = Coalescer(
@@ -44,7 +47,7 @@ class _Merged:
     def shared(self) -> dict[str, tuple[int, int]]:
         """By verb: calls to the store below, and how many single calls went into them."""
         merging = {"enqueue": self._enqueue, "claim": self._claim, "heartbeat": self._beat, "checkpoint": self._save}
-        merging |= {"carry_out": self._carry_out, "get": self._get, "step": self._keep, "event": self._tell}
+        merging |= {"carry_out": self._finish, "get": self._get, "step": self._keep, "event": self._tell}
         return {verb: (one.batches, one.items) for verb, one in cast(dict[str, Any], merging).items()}
 
     def __getattr__(self, name: str) -> Any:
@@ -86,8 +89,9 @@ class _Merged:
         return await self._store.checkpoint(tenant, checkpoints)
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
-        if len(orders) == 1:
-            return [await self._carry_out(tenant, orders[0])]
+        """Only what a worker says of its own grant is merged: it may be said again, should a merged call fail."""
+        if len(orders) == 1 and isinstance(orders[0], Finish):
+            return [await self._finish((tenant, orders[0].verb), orders[0])]
         return await self._store.carry_out(tenant, orders)
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:

@@ -41,17 +41,24 @@ Answer = Receipt | Refused
 
 
 async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
-    """Decide and write each order; two orders for one job follow each other."""
-    if {*map(type, orders)} == {Complete} and are_distinct(orders):
+    """Decide and write each order; two orders for one job follow each other.
+
+    All in one transaction: should it have to be run again, nothing of it was done before.
+    """
+    kinds = {*map(type, orders)}
+    if kinds == {Complete} and are_distinct(orders):
         return await _complete(connection, tenant, cast(Sequence[Complete], orders))
     answers: dict[int, Answer] = {}
-    for turn in turns(orders):
-        plain = {i: order for i in turn if isinstance(order := orders[i], Complete)}
-        others = {i: orders[i] for i in turn if i not in plain}
-        if plain:
-            answers |= zip(plain, await _complete(connection, tenant, list(plain.values())), strict=True)
-        if others:
-            answers |= zip(others, await _one_each(connection, tenant, list(others.values())), strict=True)
+    async with connection.transaction():
+        if len(orders) > 1 and (len(kinds) > 1 or Edit in kinds or not are_distinct(orders)):
+            await connection.execute("select interlock.hold($1, $2)", tenant, sorted({*map(id_of, orders)}))
+        for turn in turns(orders):
+            plain = {i: order for i in turn if isinstance(order := orders[i], Complete)}
+            others = {i: orders[i] for i in turn if i not in plain}
+            if plain:
+                answers |= zip(plain, await _complete(connection, tenant, list(plain.values())), strict=True)
+            if others:
+                answers |= zip(others, await _one_each(connection, tenant, list(others.values())), strict=True)
     return [answers[i] for i in range(len(orders))]
 
 
@@ -102,37 +109,36 @@ async def _explain(connection: Conn, tenant: str, orders: Sequence[Ending]) -> d
 
 
 async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
-    async with connection.transaction():
-        jobs, now = await standings(connection, tenant, [o.id for o in orders])
-        outcomes: dict[str, Answer] = {}
-        changes: list[Change] = []
-        late: list[Ending] = []
-        same: list[str] = []
-        gates: list[OpenGate] = []
-        for order in orders:
-            job = jobs.get(order.id)
-            if job is None:
-                outcomes[order.id] = Refused(NotFound(order.id))
-                continue
-            if isinstance(order, _ENDINGS) and not holds(job, order.fence, order.worker):
-                late.append(order)
-                continue
-            outcome = await _outcome(connection, tenant, order, job, now)
-            if isinstance(outcome, Change):
-                changes.append(outcome)
-                outcomes[order.id] = _receipt(outcome, job, now)
-                if isinstance(order, OpenGate) and outcome.gate_id is not None:
-                    gates.append(order)
-            elif isinstance(outcome, Unchanged):
-                same.append(order.id)
-            else:
-                outcomes[order.id] = Refused(outcome)
-        for id in same:
-            outcomes[id] = receipt_of((await history.of_job(connection, tenant, id))[-1])
-        await approvals.open_gates(connection, tenant, gates)
-        await write(connection, tenant, changes)
-        outcomes |= await _explain(connection, tenant, late)
-        return [outcomes[o.id] for o in orders]
+    jobs, now = await standings(connection, tenant, [o.id for o in orders])
+    outcomes: dict[str, Answer] = {}
+    changes: list[Change] = []
+    late: list[Ending] = []
+    same: list[str] = []
+    gates: list[OpenGate] = []
+    for order in orders:
+        job = jobs.get(order.id)
+        if job is None:
+            outcomes[order.id] = Refused(NotFound(order.id))
+            continue
+        if isinstance(order, _ENDINGS) and not holds(job, order.fence, order.worker):
+            late.append(order)
+            continue
+        outcome = await _outcome(connection, tenant, order, job, now)
+        if isinstance(outcome, Change):
+            changes.append(outcome)
+            outcomes[order.id] = _receipt(outcome, job, now)
+            if isinstance(order, OpenGate) and outcome.gate_id is not None:
+                gates.append(order)
+        elif isinstance(outcome, Unchanged):
+            same.append(order.id)
+        else:
+            outcomes[order.id] = Refused(outcome)
+    for id in same:
+        outcomes[id] = receipt_of((await history.of_job(connection, tenant, id))[-1])
+    await approvals.open_gates(connection, tenant, gates)
+    await write(connection, tenant, changes)
+    outcomes |= await _explain(connection, tenant, late)
+    return [outcomes[o.id] for o in orders]
 
 
 async def _outcome(connection: Conn, tenant: str, order: Order, job: Standing, now: int) -> Change | Unchanged | Error:

@@ -29,7 +29,7 @@ class OperationVerbs(ABC):
     async def _run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T: ...
 
     @abstractmethod
-    async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
+    async def _fetch(self, statement: str, *values: Any, repeatable: bool = True) -> list[asyncpg.Record]: ...
 
     @abstractmethod
     def _stir(self, tenant: str) -> None: ...
@@ -56,7 +56,7 @@ class OperationVerbs(ABC):
     async def prune(self, tenant: str, order: PruneOrder) -> PrunedStep:
         o, most = order, order.step if order.most is None else order.most
         facts = (o.id, o.actor, o.cutoff, o.after_seq, o.step, o.dry_run, most, REPLACED_KEPT_SECONDS)
-        (row,) = await self._fetch(call("prune", 9), tenant, *facts)
+        (row,) = await self._fetch(call("prune", 9), tenant, *facts, repeatable=False)
         return PrunedStep(*row)
 
     async def prunes(self, tenant: str, *, limit: int = 50) -> list[Prune]:

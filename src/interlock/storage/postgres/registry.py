@@ -18,7 +18,7 @@ class RegistryVerbs(ABC):
     """The part of the store that knows what jobs are of and for."""
 
     @abstractmethod
-    async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
+    async def _fetch(self, statement: str, *values: Any, repeatable: bool = True) -> list[asyncpg.Record]: ...
 
     async def registry(self, tenant: str) -> Registry:
         ((version,),) = await self._fetch("select interlock.registry($1)", tenant)
@@ -34,7 +34,7 @@ class RegistryVerbs(ABC):
         return _type(row)
 
     async def delete_type(self, tenant: str, name: str) -> bool:
-        ((gone,),) = await self._fetch("select interlock.drop_type($1, $2)", tenant, name)
+        ((gone,),) = await self._fetch("select interlock.drop_type($1, $2)", tenant, name, repeatable=False)
         return bool(gone)
 
     async def set_agent(self, tenant: str, agent: Agent) -> Agent:
@@ -60,7 +60,7 @@ class RegistryVerbs(ABC):
         return {(row["kind"], row["id"]): _agent(row) for row in rows}
 
     async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:
-        ((gone,),) = await self._fetch("select interlock.drop_agent($1, $2, $3)", tenant, kind, id)
+        ((gone,),) = await self._fetch(call("drop_agent", 3), tenant, kind, id, repeatable=False)
         if gone is False:
             raise AgentInUse(kind, id)
         return bool(gone)

@@ -32,7 +32,7 @@ _SECRETS: Final = len(Dispatch._fields) - 1
 class Fetch(Protocol):
     """How a store runs one statement."""
 
-    def __call__(self, statement: str, *values: Any) -> Awaitable[list[asyncpg.Record]]: ...
+    def __call__(self, statement: str, *values: Any, repeatable: bool = True) -> Awaitable[list[asyncpg.Record]]: ...
 
 
 class PostgresOutbox:
@@ -72,7 +72,7 @@ class PostgresOutbox:
         ]
 
     async def unsubscribe(self, tenant: str, id: str) -> bool:
-        ((gone,),) = await self._fetch("select interlock.unsubscribe($1, $2)", tenant, id)
+        ((gone,),) = await self._fetch("select interlock.unsubscribe($1, $2)", tenant, id, repeatable=False)
         return bool(gone)
 
     async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:

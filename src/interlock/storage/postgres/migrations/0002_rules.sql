@@ -93,6 +93,16 @@ create trigger guard_identity before update of tenant, id, seq, type, payload, h
   requested_by, parent_id, redrive_of, idempotency_key, body_sha256, agent_kind, agent_id, line, repository, affinity_key, requires,
   webhook, backoff, expiry_delay_seconds on interlock.job for each statement execute function interlock.refuse_identity();
 
+-- ready is found by both: whoever ends the wait of a job leaves them as they are.
+create function interlock.refuse_other_place() returns trigger language plpgsql as $$
+begin
+  raise exception 'interlock: job %: when it is due and who may have it change while it waits, not as it stops waiting', old.id
+    using errcode = 'check_violation';
+end $$;
+create trigger guard_place before update of run_at, route on interlock.job for each row
+  when (old.status <= 'retry' and new.status <> old.status and (new.run_at <> old.run_at or new.route <> old.route))
+  execute function interlock.refuse_other_place();
+
 create function interlock.guard_birth() returns trigger language plpgsql as $$
 begin
   if (new.status = 'queued' and new.version = 1 and new.attempt = 1 and new.fence = 0 and new.previous is null) is not true then

@@ -66,6 +66,21 @@ begin
   where j.tenant = p_tenant and j.id = any(p_ids);
 end $$;
 
+-- Locks jobs and then their agents, each in one order, for whoever changes them in more than one statement: by itself each of those
+-- would lock its agents behind those that are held already.
+create or replace function interlock.hold(p_tenant text, p_ids uuid[]) returns void language plpgsql as $$
+declare
+  nos bigint[];
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for update;
+  select array_agg(distinct j.line order by j.line) into nos from interlock.job j
+  where j.tenant = p_tenant and j.id = any(p_ids) and j.line is not null;
+  if nos is not null then
+    perform interlock.lock_agents(nos);
+  end if;
+end $$;
+
 -- Writes decided changes; what a change leaves open stays as it is.
 create or replace function interlock.change(
   p_tenant text, ids uuid[], versions integer[], statuses interlock.status[], verbs text[], actors text[], attempts integer[],

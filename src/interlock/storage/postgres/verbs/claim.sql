@@ -164,21 +164,24 @@ begin
     -- A subquery that locks is run once for each candidate, whatever the planner believes of the table's size.
     if seen < 20 or want > p_limit then
       select array_agg(f.at), array_agg(f.job_id) into places, more from (
-        select u.at, u.job_id from unnest(places, candidates) as u(at, job_id) cross join lateral (
-          select from interlock.ready q cross join interlock.job j
+        select x.at, u.job_id from unnest(places, candidates) as u(at, job_id) cross join lateral (
+          select q.ctid as at from interlock.ready q cross join interlock.job j
           where q.ctid = u.at and q.job_id = u.job_id and not q.blocked
             and j.tenant = p_tenant and j.id = u.job_id and j.status <= 'retry' and j.run_at <= t
           for update of q, j skip locked) x
         limit p_limit - cardinality(got)) f;
     else  -- many jobs are sought in one go
-      select array_agg(u.at), array_agg(u.job_id) into places, candidates
+      select array_agg(x.at), array_agg(u.job_id) into places, candidates
       from unnest(places, candidates) as u(at, job_id) cross join lateral (
-        select from interlock.ready q where q.ctid = u.at and q.job_id = u.job_id and not q.blocked for update skip locked) x;
+        select q.ctid as at from interlock.ready q where q.ctid = u.at and q.job_id = u.job_id and not q.blocked for update skip locked) x;
       select array_agg(f.id) into more from (
         select j.id from interlock.job j where j.tenant = p_tenant and j.id = any(candidates) and j.status <= 'retry' and j.run_at <= t
         for update skip locked) f;
-      if cardinality(more) is distinct from cardinality(candidates) then  -- somebody is about to change the others
-        places := array(select u.at from unnest(places, candidates) as u(at, job_id) where u.job_id = any(more));
+      if cardinality(more) = cardinality(candidates) then
+        more := candidates;  -- the same, the best first
+      else  -- somebody is about to change the others
+        select array_agg(u.at), array_agg(u.job_id) into places, more
+        from unnest(places, candidates) as u(at, job_id) where u.job_id = any(more);
       end if;
     end if;
     delete from interlock.ready q where q.ctid = any(places);
@@ -192,7 +195,9 @@ begin
     return;
   end if;
   if p_takers is not null then
-    got := array(select x from unnest(got) x order by x);  -- for width_bucket
+    -- Sorted, for width_bucket.
+    select array_agg(x.id order by x.id), array_agg(x.taker order by x.id) into got, p_takers
+    from unnest(got, p_takers[1:cardinality(got)]) as x(id, taker);
   elsif cardinality(got) > 1 then
     at_first := interlock.history_bytes(2, 'queued', interlock.became('running', 'claim', granter), 1, floor + 1, noted);
   end if;
@@ -223,7 +228,7 @@ begin
   expires_at := lease_end;
   fence := floor + 1;
   granting := set_config('interlock.granting', '', true);
-  if granted <> cardinality(got) then
+  if granted <> cardinality(got) and granted <> (select count(distinct x) from unnest(got) x) then
     raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
   end if;
 

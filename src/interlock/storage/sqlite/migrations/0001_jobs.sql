@@ -128,7 +128,7 @@ CREATE TABLE job (
   CONSTRAINT held_exactly_when_running CHECK
     (CASE WHEN status = 'running' THEN worker IS NOT NULL AND lease_expires_at IS NOT NULL
           ELSE worker IS NULL AND lease_expires_at IS NULL END),
-  CONSTRAINT has_a_place_to_run CHECK (blocked = 0 OR status <> 'running'),
+  CONSTRAINT has_a_place_to_run CHECK (blocked = 0 OR (status <> 'running' AND line IS NOT NULL)),
   CONSTRAINT gated_exactly_when_waiting CHECK ((gate_id IS NOT NULL) = (status = 'waiting_for_approval')),
   CONSTRAINT error_fits_status CHECK
     (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN error IS NULL WHEN 'failed' THEN error IS NOT NULL

@@ -36,18 +36,27 @@ WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
   OR only_interlock_may_change_jobs()
 BEGIN
   INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, OLD.status, OLD.version, OLD.fence, OLD.attempt, OLD.finished_at, OLD.blocked,
-    OLD.worker);
+    OLD.worker,
+    (OLD.status, OLD.priority, OLD.route, OLD.base, OLD.run_at, OLD.deadline, OLD.timeout_seconds, OLD.attempt,
+      OLD.max_attempts, OLD.worker, OLD.fence, OLD.lease_expires_at, OLD.lease_seconds, OLD.heartbeat_at, OLD.gate_id,
+      OLD.releases, OLD.cancel_requested_at, OLD.cancel_reason, OLD.updated_at, OLD.started_at, OLD.run_started_at,
+      OLD.finished_at, OLD.verb, OLD.actor, OLD.reason, OLD.metadata, OLD.error, OLD.tags, OLD.sanitized)
+    IS NOT
+    (NEW.status, NEW.priority, NEW.route, NEW.base, NEW.run_at, NEW.deadline, NEW.timeout_seconds, NEW.attempt,
+      NEW.max_attempts, NEW.worker, NEW.fence, NEW.lease_expires_at, NEW.lease_seconds, NEW.heartbeat_at, NEW.gate_id,
+      NEW.releases, NEW.cancel_requested_at, NEW.cancel_reason, NEW.updated_at, NEW.started_at, NEW.run_started_at,
+      NEW.finished_at, NEW.verb, NEW.actor, NEW.reason, NEW.metadata, NEW.error, NEW.tags, NEW.sanitized));
 END;
 
 CREATE TRIGGER rules_of_birth AFTER INSERT ON job
 WHEN NEW.status <> 'queued' OR NEW.version <> 1 OR NEW.attempt <> 1 OR NEW.fence <> 0 OR only_interlock_may_change_jobs()
 BEGIN
-  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 END;
 
--- The columns of a job as they were before the change; all null for a birth.
+-- The columns of a job as they were before the change, and whether anything else than its place was changed; all null for a birth.
 CREATE VIEW change_to_check AS
-SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker FROM job WHERE 0;
+SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker, 0 AS edited FROM job WHERE 0;
 
 CREATE TRIGGER check_change INSTEAD OF INSERT ON change_to_check
 BEGIN
@@ -65,7 +74,7 @@ BEGIN
   -- Heartbeats, and whatever gives a place in a line or takes it back, leave the version as it is.
   SELECT RAISE(ABORT, 'interlock: every change of a job raises version by one')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version <> NEW.version + 1
-    AND (j.status <> NEW.status OR j.version <> NEW.version OR (only_interlock_may_change_jobs() AND j.blocked = NEW.blocked));
+    AND (j.status <> NEW.status OR j.version <> NEW.version OR (only_interlock_may_change_jobs() AND (j.blocked = NEW.blocked OR NEW.edited)));
   SELECT RAISE(ABORT, 'interlock: this is not a legal move for the status the job is in')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NOT CASE NEW.status
     WHEN 'queued' THEN j.status IN ('queued', 'running', 'cancelled')
@@ -128,9 +137,10 @@ END;
 
 -- REPLACE deletes a row and fires no trigger for that, so every table whose rows never change also looks at what is inserted.
 CREATE TRIGGER result_is_written_once BEFORE INSERT ON job_result
-WHEN only_interlock_may_change_jobs() AND EXISTS (SELECT 1 FROM job_result WHERE tenant = NEW.tenant AND seq = NEW.seq)
+WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM job_result WHERE tenant = NEW.tenant AND seq = NEW.seq)
+  OR NOT EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq AND status = 'succeeded'))
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes');
+  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes; it is written when the job has ended');
 END;
 
 CREATE TRIGGER result_goes_with_its_job BEFORE DELETE ON job_result
