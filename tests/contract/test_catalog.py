@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from interlock.domain.lifecycle import EDGES, Status
+from interlock.domain.registry import Agent
 from tests.contract.builders import Desk
 from tests.contract.doors import Door
 
@@ -60,6 +61,31 @@ async def test_every_other_table_has_a_tenant(door: Door) -> None:
         )
     without = {table for table, has in rows if not has}
     assert without == WITHOUT_TENANT - ({"shard", "history_partition"} if door.engine == "sqlite" else set())
+
+
+async def test_texts_are_compared_byte_by_byte_whatever_the_language_of_the_database(door: Door) -> None:
+    """Else names would be in another order than on SQLite, and a new version of a library could break an index."""
+    if door.engine == "postgres":
+        rows = await door.run(
+            """select c.relname, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
+               join pg_namespace n on n.oid = c.relnamespace join pg_collation l on l.oid = a.attcollation
+               where n.nspname = 'interlock' and c.relkind in ('r', 'p') and l.collname <> 'C'"""
+        )
+    else:
+        rows = await door.run("SELECT name, sql FROM sqlite_schema WHERE upper(sql) LIKE '%COLLATE%'")
+    assert rows == []
+
+
+async def test_names_come_in_the_order_of_their_bytes(desk: Desk) -> None:
+    names = ["a-1", "a_1", "a1", "A2", "B", "b", "z", "Z", "é", "e", "ß", "大"]
+    for name in names:
+        await desk.add(type=name, agent_kind=name, agent_id="x")
+    in_order = sorted(names, key=str.encode)
+    assert [stats.type for stats in await desk.store.stats(desk.tenant)] == in_order
+    agents: list[Agent] = []
+    while page := await desk.store.agents(desk.tenant, (agents[-1].kind, agents[-1].id) if agents else ("", ""), 5):
+        agents += page
+    assert [agent.kind for agent in agents] == in_order
 
 
 async def test_the_schema_knows_the_statuses_and_no_more(desk: Desk, door: Door) -> None:

@@ -89,6 +89,18 @@ async def empty(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterato
             await admin.close()
 
 
+async def test_a_database_that_cannot_keep_every_text_is_refused(postgres: Postgres) -> None:
+    name = f"interlock_latin_{os.getpid()}"
+    admin = await asyncpg.connect(postgres.dsn())
+    try:
+        await admin.execute(f"create database {name} template template0 encoding 'LATIN1' locale 'C'")
+        with pytest.raises(SchemaMismatch, match="keeps texts as LATIN1; create one with encoding 'UTF8'"):
+            await Place("postgres", name, postgres).migrate()
+    finally:
+        await admin.execute(f"drop database if exists {name} with (force)")
+        await admin.close()
+
+
 def test_both_engines_have_migrations_of_the_same_names() -> None:
     sqlite, postgres = (migrations(package) for package in PACKAGES.values())
     assert [m.name for m in sqlite] == [m.name for m in postgres]

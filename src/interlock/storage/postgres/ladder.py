@@ -29,7 +29,7 @@ VERBS: Final = (
 _LADDER: Final = """
 create schema if not exists interlock;
 create table if not exists interlock.schema_migration (
-  number integer primary key, name text not null, checksum text not null,
+  number integer primary key, name text collate "C" not null, checksum text collate "C" not null,
   applied_at timestamptz not null default now());
 comment on table interlock.schema_migration is 'The migrations that made this schema; 0 stands for the verbs.';
 comment on column interlock.schema_migration.number is 'Its place in the ladder.';
@@ -100,6 +100,8 @@ async def until_free(step: Callable[[], Awaitable[T]], trouble: str) -> T:
 
 
 async def _climb(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
+    if (encoding := await connection.fetchval("show server_encoding")) != "UTF8":
+        raise SchemaMismatch(f"this database keeps texts as {encoding}; create one with encoding 'UTF8'")
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
         await connection.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS}s'")

@@ -37,14 +37,14 @@ insert into interlock.epoch default values;
 comment on table interlock.epoch is 'One number, raised after a restore: every fence handed out before it is void.';
 
 create table interlock.tenant (
-  tenant   text    primary key,
+  tenant   text collate "C" primary key,
   registry integer not null default 0
 );
 comment on table interlock.tenant is 'Every tenant that has a job, a type or an agent.';
 
 create sequence interlock.agent_no;
 create table interlock.agent (
-  tenant          text    not null,
+  tenant          text collate "C" not null,
   no              bigint  not null,
   max_concurrency integer check (max_concurrency between 1 and 1000000),
   used            integer not null default 0 check (used >= 0),
@@ -54,10 +54,10 @@ create table interlock.agent (
   next_due        timestamptz,
   created_at      timestamptz not null,
   updated_at      timestamptz not null,
-  kind            text    not null,
-  id              text    not null,
-  backoff         text,
-  defaults        text,
+  kind            text collate "C" not null,
+  id              text collate "C" not null,
+  backoff         text collate "C",
+  defaults        text collate "C",
   primary key (tenant, no)
 ) with (fillfactor = 50);
 create unique index agent_name on interlock.agent (tenant, kind, id) where kind is not null;
@@ -68,14 +68,14 @@ comment on table interlock.agent is
 
 create sequence interlock.route_no;
 create table interlock.route (
-  tenant       text    not null,
+  tenant       text collate "C" not null,
   no           bigint  not null,
   base         bigint  not null,
-  type         text    not null,
-  requires     text[]  not null,
+  type         text collate "C" not null,
+  requires     text[] collate "C" not null,
   priority     integer not null,
-  repository   text,
-  affinity_key text,
+  repository   text collate "C",
+  affinity_key text collate "C",
   primary key (tenant, no)
 );
 create unique index route_key on interlock.route (tenant, type, priority, requires, repository, affinity_key)
@@ -87,11 +87,11 @@ comment on table interlock.route is
   'base is the route with the same type, requires and priority but no repository and no affinity key.';
 
 create table interlock.queue (
-  tenant       text not null,
-  type         text not null,
+  tenant       text collate "C" not null,
+  type         text collate "C" not null,
   paused_at    timestamptz,
-  paused_by    text,
-  pause_reason text,
+  paused_by    text collate "C",
+  pause_reason text collate "C",
   primary key (tenant, type),
   check ((paused_at is null) = (paused_by is null))
 );
@@ -114,27 +114,27 @@ create table interlock.job (
   max_attempts         integer     not null,
   version              integer     not null,
   releases             integer     not null,
-  tenant               text        not null,
-  type                 text        not null,
+  tenant               text collate "C" not null,
+  type                 text collate "C" not null,
   head                 bytea       not null,
-  verb                 text        not null,
-  actor                text        not null,
+  verb                 text collate "C" not null,
+  actor                text collate "C" not null,
   previous             interlock.status,
   line                 bigint,
   parent_id            uuid,
-  webhook              text,
-  reason               text,
-  metadata             text,
-  worker               text,
+  webhook              text collate "C",
+  reason               text collate "C",
+  metadata             text collate "C",
+  worker               text collate "C",
   lease_seconds        double precision,
   lease_expires_at     timestamptz,
   run_started_at       timestamptz,
   timeout_seconds      double precision,
   sanitized            boolean     not null default false,
-  created_by           text        not null,
-  requires             text[]      not null,
-  tags                 text[]      not null,
-  payload              text        not null,
+  created_by           text collate "C" not null,
+  requires             text[] collate "C" not null,
+  tags                 text[] collate "C" not null,
+  payload              text collate "C" not null,
   started_at           timestamptz,
   finished_at          timestamptz,
   deadline             timestamptz,
@@ -143,21 +143,21 @@ create table interlock.job (
   place_era            integer,
   gate_id              uuid,
   redrive_of           uuid,
-  cancel_reason        text,
-  error                text,
-  agent_kind           text,
-  agent_id             text,
-  repository           text,
-  affinity_key         text,
-  idempotency_key      text,
+  cancel_reason        text collate "C",
+  error                text collate "C",
+  agent_kind           text collate "C",
+  agent_id             text collate "C",
+  repository           text collate "C",
+  affinity_key         text collate "C",
+  idempotency_key      text collate "C",
   body_sha256          bytea,
-  backoff              text,
-  headers              text,
-  traceparent          text,
-  requested_by         text,
-  result               text,
-  result_summary       text,
-  usage                text,
+  backoff              text collate "C",
+  headers              text collate "C",
+  traceparent          text collate "C",
+  requested_by         text collate "C",
+  result               text collate "C",
+  result_summary       text collate "C",
+  usage                text collate "C",
   primary key (tenant, id),
   constraint finished_exactly_when_ended check ((finished_at is not null) = (status >= 'succeeded')),
   constraint held_exactly_when_running check
@@ -178,7 +178,7 @@ comment on table interlock.job is
   'Every job, for ever: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
 
 create table interlock.ready (
-  tenant   text        not null,
+  tenant   text collate "C" not null,
   route    bigint      not null,
   base     bigint      not null,
   run_at   timestamptz not null,
@@ -197,10 +197,10 @@ comment on table interlock.ready is
   'kept by the triggers of job. Only rows that are not blocked are in the indexes that a claim reads.';
 
 create table interlock.lease (
-  tenant       text        not null,
+  tenant       text collate "C" not null,
   job_id       uuid        not null,
   fence        bigint      not null,
-  worker       text        not null,
+  worker       text collate "C" not null,
   seconds      double precision not null,
   expires_at   timestamptz not null,
   run_ends_at  timestamptz,
@@ -212,9 +212,9 @@ create index lease_expiry on interlock.lease (tenant, expires_at) where expires_
 comment on table interlock.lease is 'One row for each running job: who holds it and until when; kept by the triggers of job, moved on by heartbeats.';
 
 create table interlock.claim (
-  tenant   text        not null,
-  worker   text        not null,
-  claim_id text        not null,
+  tenant   text collate "C" not null,
+  worker   text collate "C" not null,
+  claim_id text collate "C" not null,
   job_ids  uuid[]      not null,
   fences   bigint[]    not null,
   at       timestamptz not null,
@@ -223,7 +223,7 @@ create table interlock.claim (
 comment on table interlock.claim is 'What each named claim was granted, so that a repeated call gets the same jobs.';
 
 create table interlock.job_await (
-  tenant   text not null,
+  tenant   text collate "C" not null,
   child_id uuid not null,
   job_id   uuid not null,
   deadline timestamptz,
@@ -234,10 +234,10 @@ create index job_await_deadline on interlock.job_await (tenant, deadline) where 
 comment on table interlock.job_await is 'Children a released job still waits for.';
 
 create table interlock.job_checkpoint (
-  tenant text        not null,
+  tenant text collate "C" not null,
   job_id uuid        not null,
   seq    bigint      not null,
-  data   text        not null,
+  data   text collate "C" not null,
   sanitized boolean  not null,
   at     timestamptz not null,
   primary key (tenant, job_id)
@@ -245,8 +245,8 @@ create table interlock.job_checkpoint (
 comment on table interlock.job_checkpoint is 'The saved progress of a job: one value, numbered.';
 
 create table interlock.tally (
-  tenant      text        not null,
-  type        text        not null,
+  tenant      text collate "C" not null,
+  type        text collate "C" not null,
   minute      timestamptz not null,
   from_status interlock.status,
   to_status   interlock.status,
@@ -260,17 +260,17 @@ comment on table interlock.tally is
   'What entered a status less what left it is how many are in it.';
 
 create table interlock.job_history (
-  tenant      text        not null,
+  tenant      text collate "C" not null,
   job_id      uuid        not null,
   version     integer     not null,
   from_status interlock.status,
   to_status   interlock.status not null,
-  verb        text        not null,
-  actor       text        not null,
+  verb        text collate "C" not null,
+  actor       text collate "C" not null,
   attempt     integer     not null,
   fence       bigint      not null,
-  reason      text,
-  metadata    text,
+  reason      text collate "C",
+  metadata    text collate "C",
   at          timestamptz not null,
   hash        bytea       not null,
   primary key (tenant, job_id, version) with (fillfactor = 50)  -- room beside a job's first row for those that follow

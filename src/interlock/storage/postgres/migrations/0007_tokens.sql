@@ -1,23 +1,23 @@
 -- Bearer tokens: of the text of one only its SHA-256 is kept.
 
 create table interlock.token (
-  tenant       text not null,
+  tenant       text collate "C" not null,
   id           uuid not null,
   hash         bytea not null check (length(hash) = 32),
-  description  text,
-  roles        text[] not null check (cardinality(roles) > 0
+  description  text collate "C",
+  roles        text[] collate "C" not null check (cardinality(roles) > 0
                  and roles <@ array['read', 'produce', 'work', 'operate', 'approve', 'admin']),
-  worker_id    text,
-  types        text[],
-  repositories text[],
-  capabilities text[] not null default '{}',
-  key          text,
+  worker_id    text collate "C",
+  types        text[] collate "C",
+  repositories text[] collate "C",
+  capabilities text[] collate "C" not null default '{}',
+  key          text collate "C",
   created_at   timestamptz not null,
-  created_by   text not null,
+  created_by   text collate "C" not null,
   expires_at   timestamptz,
   last_used_at timestamptz,
   revoked_at   timestamptz,
-  revoked_by   text,
+  revoked_by   text collate "C",
   primary key (tenant, id),
   check ((revoked_at is null) = (revoked_by is null)),
   check (expires_at is null or expires_at > created_at),

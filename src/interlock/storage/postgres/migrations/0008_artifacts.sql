@@ -6,13 +6,13 @@ create table interlock.artifact (
   fence        bigint      not null,
   created_at   timestamptz not null,
   size         bigint,
-  tenant       text        not null,
-  worker       text        not null,
-  name         text        not null,
+  tenant       text collate "C" not null,
+  worker       text collate "C" not null,
+  name         text collate "C" not null,
   sha256       bytea,
-  content_type text,
-  object_key   text,
-  url          text,
+  content_type text collate "C",
+  object_key   text collate "C",
+  url          text collate "C",
   primary key (tenant, job_id, id),
   constraint file_or_link check
     ((url is null) = (object_key is not null) and (url is null) = (size is not null) and (url is null) = (sha256 is not null)
@@ -40,8 +40,8 @@ comment on column interlock.artifact.url is 'The address of a link; never fetche
 create table interlock.artifact_orphan (
   collect_at timestamptz not null,
   condemned  boolean     not null default false,
-  tenant     text        not null,
-  object_key text        not null,
+  tenant     text collate "C" not null,
+  object_key text collate "C" not null,
   primary key (tenant, object_key)
 );
 create index artifact_orphan_due on interlock.artifact_orphan (collect_at);
@@ -54,7 +54,7 @@ comment on column interlock.artifact_orphan.condemned is 'Being deleted: it can 
 
 create table interlock.artifact_usage (
   bytes  bigint not null check (bytes >= 0),
-  tenant text   not null primary key
+  tenant text collate "C" not null primary key
 );
 comment on table interlock.artifact_usage is 'How much each tenant keeps, for its quota.';
 comment on column interlock.artifact_usage.tenant is 'Whose it is.';

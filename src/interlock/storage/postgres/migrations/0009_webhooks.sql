@@ -1,7 +1,7 @@
 -- Who listens to what, and the outbox: one row for each event on its way to one receiver, written with the change it tells of.
 
 create table interlock.subscription (
-  tenant               text        not null,
+  tenant               text collate "C" not null,
   id                   uuid        not null,
   created_at           timestamptz not null,
   min_interval_seconds double precision not null check (min_interval_seconds >= 0),
@@ -11,17 +11,17 @@ create table interlock.subscription (
   ended_at             timestamptz,
   resting_until        timestamptz,
   previous_until       timestamptz,
-  channel              text        not null,
-  url                  text        not null,
-  events               text[]      not null check (cardinality(events) > 0),
-  types                text[],
-  mode                 text        not null check (mode in ('broadcast', 'group')),
-  group_id             text,
-  ended_reason         text,
-  secret               text        not null,
-  previous_secret      text,
-  created_by           text        not null,
-  key                  text,
+  channel              text collate "C" not null,
+  url                  text collate "C" not null,
+  events               text[] collate "C" not null check (cardinality(events) > 0),
+  types                text[] collate "C",
+  mode                 text collate "C" not null check (mode in ('broadcast', 'group')),
+  group_id             text collate "C",
+  ended_reason         text collate "C",
+  secret               text collate "C" not null,
+  previous_secret      text collate "C",
+  created_by           text collate "C" not null,
+  key                  text collate "C",
   body_sha256          bytea,
   primary key (tenant, id),
   constraint grouped_exactly_in_group_mode check ((mode = 'group') = (group_id is not null)),
@@ -55,9 +55,9 @@ comment on column interlock.subscription.key is 'The same key with the same body
 comment on column interlock.subscription.body_sha256 is 'SHA-256 of the request that carried the key.';
 
 create table interlock.webhook_secret (
-  tenant          text primary key,
-  secret          text not null,
-  previous_secret text,
+  tenant          text collate "C" primary key,
+  secret          text collate "C" not null,
+  previous_secret text collate "C",
   previous_until  timestamptz,
   check ((previous_secret is null) = (previous_until is null))
 );
@@ -68,10 +68,10 @@ comment on column interlock.webhook_secret.previous_secret is 'The secret before
 comment on column interlock.webhook_secret.previous_until is 'How long the last secret signs too.';
 
 create table interlock.webhook_pace (
-  tenant      text        not null,
-  channel     text        not null,
-  event       text        not null,
-  type        text        not null,
+  tenant      text collate "C" not null,
+  channel     text collate "C" not null,
+  event       text collate "C" not null,
+  type        text collate "C" not null,
   quiet_until timestamptz not null,
   primary key (tenant, channel, event, type)
 );
@@ -83,7 +83,7 @@ comment on column interlock.webhook_pace.type is 'The type of its jobs.';
 comment on column interlock.webhook_pace.quiet_until is 'When the next one may go.';
 
 create table interlock.outbox (
-  tenant           text        not null,
+  tenant           text collate "C" not null,
   id               uuid        not null,
   at               timestamptz not null,
   job_id           uuid        not null,
@@ -99,16 +99,16 @@ create table interlock.outbox (
   last_tried_at    timestamptz,
   settled_at       timestamptz,
   subscription_id  uuid,
-  channel          text        not null,
-  event            text        not null,
-  type             text        not null,
-  status           text        not null default 'pending' check (status in ('pending', 'delivered', 'failed', 'dead')),
-  agent_kind       text,
-  agent_id         text,
-  tags             text[]      not null,
-  approval_id      text,
-  url              text,
-  last_error       text,
+  channel          text collate "C" not null,
+  event            text collate "C" not null,
+  type             text collate "C" not null,
+  status           text collate "C" not null default 'pending' check (status in ('pending', 'delivered', 'failed', 'dead')),
+  agent_kind       text collate "C",
+  agent_id         text collate "C",
+  tags             text[] collate "C" not null,
+  approval_id      text collate "C",
+  url              text collate "C",
+  last_error       text collate "C",
   primary key (tenant, id),
   constraint due_exactly_until_settled check
     ((next_try_at is null) = (status in ('delivered', 'dead')) and (settled_at is not null) = (next_try_at is null))

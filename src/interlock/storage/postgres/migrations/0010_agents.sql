@@ -1,12 +1,12 @@
 -- Types that are known beforehand, and workers that were seen. (The lines of agents are kept by verbs/lines.sql.)
 
 create table interlock.job_type (
-  tenant        text   not null,
-  name          text   not null,
-  schema        text,
-  requires      text[] not null,
-  defaults      text,
-  backoff       text,
+  tenant        text collate "C" not null,
+  name          text collate "C" not null,
+  schema        text collate "C",
+  requires      text[] collate "C" not null,
+  defaults      text collate "C",
+  backoff       text collate "C",
   lease_seconds double precision,
   created_at    timestamptz not null,
   updated_at    timestamptz not null,
@@ -24,9 +24,9 @@ comment on column interlock.job_type.created_at is 'When it was registered first
 comment on column interlock.job_type.updated_at is 'When it was registered last.';
 
 create table interlock.worker (
-  tenant       text   not null,
-  name         text   not null,
-  asks         text   not null,
+  tenant       text collate "C" not null,
+  name         text collate "C" not null,
+  asks         text collate "C" not null,
   first_seen_at timestamptz not null,
   last_seen_at timestamptz not null,
   primary key (tenant, name)

@@ -8,9 +8,9 @@ create index job_redrive on interlock.job (tenant, redrive_of) where redrive_of 
 create table interlock.setback (
   seq    bigint not null,
   job_id uuid   not null,
-  status text   not null,
-  tenant text   not null,
-  type   text   not null,
+  status text collate "C" not null,
+  tenant text collate "C" not null,
+  type   text collate "C" not null,
   primary key (tenant, status, seq)
 );
 create index setback_type on interlock.setback (tenant, status, type, seq);
@@ -30,8 +30,8 @@ create table interlock.prune (
   first_seq bigint      not null,
   last_seq  bigint      not null,
   jobs      integer     not null check (jobs > 0),
-  tenant    text        not null,
-  actor     text        not null,
+  tenant    text collate "C" not null,
+  actor     text collate "C" not null,
   hash      bytea       not null check (length(hash) = 32),
   primary key (tenant, at, id)
 );

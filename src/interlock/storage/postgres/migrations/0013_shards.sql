@@ -3,7 +3,7 @@
 create table interlock.shard (
   no   integer not null primary key check (no between 0 and 1023),
   here boolean not null default false,
-  name text    not null unique
+  name text collate "C" not null unique
 );
 create unique index shard_here on interlock.shard (here) where here;
 comment on table interlock.shard is
@@ -14,10 +14,10 @@ comment on column interlock.shard.name is 'Its name in the settings.';
 grant select on interlock.shard to interlock_app;
 
 create table interlock.placement (
-  tenant text not null primary key,
-  shard  text not null,
-  other  text,
-  phase  text,
+  tenant text collate "C" not null primary key,
+  shard  text collate "C" not null,
+  other  text collate "C",
+  phase  text collate "C",
   constraint phase_is_known check (phase in ('copying', 'clearing')),
   constraint other_exactly_in_a_move check ((other is null) = (phase is null)),
   constraint moves_lead_elsewhere check (other <> shard)
@@ -34,7 +34,7 @@ grant select, insert, update on interlock.placement to interlock_app;
 grant select on interlock.placement to interlock_sweep;
 create policy sweep on interlock.placement for select to interlock_sweep using (true);
 
-alter table interlock.tenant add column state text not null default 'here'
+alter table interlock.tenant add column state text collate "C" not null default 'here'
   constraint state_is_known check (state in ('here', 'leaving', 'gone'));
 comment on column interlock.tenant.state is
   'here; leaving while it is copied to another shard and no job may be deleted; or gone, when nothing may be changed here any more.';
@@ -45,7 +45,7 @@ create function interlock.move_lock(p_tenant text) returns bigint
 
 create table interlock.straggler (
   job_id uuid not null,
-  tenant text not null
+  tenant text collate "C" not null
 );
 create index straggler_tenant on interlock.straggler (tenant);
 comment on table interlock.straggler is

@@ -6,7 +6,7 @@ create table interlock.stretch (
   last_seq  bigint      not null,
   earliest  timestamptz not null,
   latest    timestamptz not null,
-  tenant    text        not null,
+  tenant    text collate "C" not null,
   primary key (tenant, first_seq)
 );
 comment on table interlock.stretch is 'So many jobs of a tenant in the order of arrival; every job up to the last of them is in one.';
@@ -18,9 +18,9 @@ comment on column interlock.stretch.latest is 'When the last of its jobs was mad
 
 create table interlock.stretch_word (
   first_seq bigint not null,
-  tenant    text   not null,
-  kind      text   not null constraint kind_is_known check (kind in ('type', 'tag')),
-  word      text   not null,
+  tenant    text collate "C" not null,
+  kind      text collate "C" not null constraint kind_is_known check (kind in ('type', 'tag')),
+  word      text collate "C" not null,
   primary key (tenant, kind, word, first_seq)
 );
 create index stretch_word_stretch on interlock.stretch_word (tenant, first_seq);

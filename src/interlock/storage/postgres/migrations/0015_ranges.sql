@@ -6,9 +6,9 @@ comment on column interlock.route.across_keys is 'The same route without its aff
 
 -- What a claim goes by: keys, repositories and capabilities of others are never read. Whoever has all capabilities of a list has its first.
 -- Columns, as row-level security lets no index be searched by an expression that might tell what it sees.
-alter table interlock.route add column found_by_key text not null generated always as (coalesce(affinity_key, '')) stored,
-  add column found_by_repository text not null generated always as (coalesce(repository, '')) stored,
-  add column found_by_need text not null generated always as (coalesce(requires[1], '')) stored;
+alter table interlock.route add column found_by_key text collate "C" not null generated always as (coalesce(affinity_key, '')) stored,
+  add column found_by_repository text collate "C" not null generated always as (coalesce(repository, '')) stored,
+  add column found_by_need text collate "C" not null generated always as (coalesce(requires[1], '')) stored;
 comment on column interlock.route.found_by_key is 'Its affinity key; empty if it has none.';
 comment on column interlock.route.found_by_repository is 'Its repository; empty if it has none.';
 comment on column interlock.route.found_by_need is 'The first capability its jobs require; empty if they require none.';

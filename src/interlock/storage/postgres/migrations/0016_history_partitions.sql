@@ -6,7 +6,7 @@ create table interlock.history_partition (
   left_below uuid,
   kept       boolean not null default false,
   detached   boolean not null default false,
-  name       text    not null primary key
+  name       text collate "C" not null primary key
 );
 comment on table interlock.history_partition is
   'The partitions of job_history by the time in the ids of jobs, but for the one of all other ids. The next is made as wide as the last.';

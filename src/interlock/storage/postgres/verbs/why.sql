@@ -15,12 +15,12 @@ begin
   return query
   with held as materialized (
     select l.worker, count(*) as n, (array_agg(l.job_id order by l.job_id))[1:p_most] as ids from interlock.lease l
-    where l.tenant = p_tenant and l.worker collate "C" > p_after group by l.worker
+    where l.tenant = p_tenant and l.worker > p_after group by l.worker
   ), seen as materialized (
-    select w.* from interlock.worker w where w.tenant = p_tenant and w.name collate "C" > p_after
+    select w.* from interlock.worker w where w.tenant = p_tenant and w.name > p_after
   )
   select coalesce(s.name, h.worker), coalesce(s.asks, '[]'), s.first_seen_at, s.last_seen_at, coalesce(h.n, 0), coalesce(h.ids, '{}')
-  from seen s full join held h on h.worker = s.name order by coalesce(s.name, h.worker) collate "C" limit p_limit;
+  from seen s full join held h on h.worker = s.name order by coalesce(s.name, h.worker) limit p_limit;
 end $$;
 
 -- Forgets those workers that are still unseen since then and still hold nothing.
@@ -69,7 +69,7 @@ begin
       where q.tenant = p_tenant and q.line = a.no and q.blocked and q.run_at <= t and (q.run_at, q.seq) < (v.run_at, v.seq)) end,
     case when v.status >= 'running' then '[]' else (
       select coalesce(json_agg(json_build_array(c.asks, c.names, c.n, interlock.micros(c.seen))), '[]')::text from (
-        select w.asks, (array_agg(w.name order by w.last_seen_at desc, w.name collate "C"))[1:p_most] as names, count(*) as n,
+        select w.asks, (array_agg(w.name order by w.last_seen_at desc, w.name))[1:p_most] as names, count(*) as n,
           max(w.last_seen_at) as seen
         from interlock.worker w where w.tenant = p_tenant and (w.last_seen_at > t - p_lately * interval '1 second' or w.name in (
           select l.worker from interlock.lease l where l.tenant = p_tenant and l.expires_at > t))
