@@ -18,7 +18,7 @@ from interlock.storage.postgres.connection import Conn, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
 # Ids go as one text: as an array the driver would look at every element.
-_ENQUEUE: Final = call("enqueue", 16).replace("$3", "$3::text::uuid[]")
+_ENQUEUE: Final = call("enqueue", 17).replace("$3", "$3::text::uuid[]")
 REGISTRY_CHANGED: Final = "IL001"
 MOST_AGENTS: Final = 100_000
 MOST_ROUTES: Final = 100_000
@@ -208,6 +208,12 @@ async def _insert(
     """Number and time of every job that was added, by id."""
     if not jobs:
         return {}
+    in_order = [job.id for job, _, _ in jobs]
+    places = None
+    if any(job.idempotency_key is not None for job, _, _ in jobs):
+        places, jobs = zip(
+            *sorted(enumerate(jobs, 1), key=lambda placed: placed[1][0].idempotency_key or ""), strict=True
+        )
     rows = (
         (j.id, j.type, j.payload, j.priority, no, base, line, j.max_attempts, j.created_by, j.idempotency_key,
          j.body_sha256, j.agent_kind, j.agent_id, _rest(j))
@@ -216,12 +222,12 @@ async def _insert(
     ids, types, payloads, priorities, routes, bases, lines, attempts, creators, *rare = zip(*rows, strict=True)
     answer = await connection.fetchrow(
         _ENQUEUE, tenant, registry, "{" + ",".join(ids) + "}", types, payloads, shared(priorities), routes, bases,
-        lines, shared(attempts), shared(creators), *map(some, rare),
+        lines, shared(attempts), shared(creators), *map(some, rare), places,
     )  # fmt: skip
     assert answer is not None
     seqs, added, at = answer
     if added is None:
-        return {id: (seq, at) for id, seq in zip(ids, sorted(seqs), strict=True)}
+        return {id: (seq, at) for id, seq in zip(in_order, sorted(seqs), strict=True)}
     return {id: (seq, at) for id, seq in zip(added.split(), seqs, strict=True)}
 
 

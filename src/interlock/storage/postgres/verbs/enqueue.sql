@@ -79,15 +79,15 @@ end $$;
 create or replace function interlock.moment(p_micros bigint) returns timestamptz language sql stable parallel safe
   return 'epoch'::timestamptz + p_micros / 1000000 * interval '1 second' + p_micros % 1000000 * interval '1 microsecond';
 
--- Adds jobs in the order given. What few jobs have comes as one JSON object each, in `rests`, null where there is none; priorities,
+-- Adds jobs. What few jobs have comes as one JSON object each, in `rests`, null where there is none; priorities,
 -- max_attempts and creators may stop after the first, which then holds for all. A key that another job holds, or an id that is there,
 -- inserts nothing for that item; keys are taken in one order everywhere, so that two batches with the same keys cannot wait for each
--- other. The caller has checked the jobs against the registry as of p_registry. Answers with the numbers of the jobs, which grow in the
+-- other: jobs that have keys come sorted by them, and `places` says where each stood before. The caller has checked the jobs against the registry as of p_registry. Answers with the numbers of the jobs, which grow in the
 -- order given, and with their ids only if not all were added: a row for each is dear to a client.
 create or replace function interlock.enqueue(
   p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], routes bigint[], bases bigint[],
   lines bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], rests text[],
-  out seqs bigint[], out added text, out at timestamptz
+  places integer[], out seqs bigint[], out added text, out at timestamptz
 ) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
@@ -95,6 +95,7 @@ declare
   at_micros bigint;
   noted text;
   same bytea;  -- what is hashed of each job beside its name, if all have one creator
+  numbers bigint[];
 begin
   at := interlock.clock();
   at_micros := interlock.micros(at);
@@ -105,6 +106,9 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
     raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
+  end if;
+  if places is not null then
+    numbers := array(select nextval('interlock.job_seq_seq') from generate_series(1, cardinality(places)));
   end if;
   with born as (
     insert into interlock.job (tenant, id, seq, type, status, priority, route, base, line, run_at, deadline, timeout_seconds, attempt,
@@ -122,12 +126,11 @@ begin
       sha256(interlock.origin(tenant_field, n.id) || case when same is not null then same
         else interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, noted) end)
     from (
-      select u.*, u.rest::json as r, nextval('interlock.job_seq_seq') as seq
-      from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests)
-        as u(id, type, payload, priority, route, base, line, max_attempts, creator, key, body, agent_kind, agent_id, rest)
+      select u.*, u.rest::json as r, coalesce(numbers[u.place], nextval('interlock.job_seq_seq')) as seq
+      from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests,
+        places) as u(id, type, payload, priority, route, base, line, max_attempts, creator, key, body, agent_kind, agent_id, rest, place)
       offset 0
     ) n
-    order by n.key, n.seq
     on conflict do nothing returning id, seq)
   select coalesce(array_agg(b.seq), '{}'), case when count(*) < cardinality(ids) then coalesce(string_agg(b.id::text, ' '), '') end
   into seqs, added from born b;
