@@ -88,16 +88,6 @@ def test_which_job_fits_which_ask(ask: dict[str, set[str] | None], job: dict[str
     assert fits(ClaimAsk("w", **wanted), **facts) is may  # type: ignore[arg-type]
 
 
-@given(asks, asks)
-def test_only_asks_that_want_the_same_jobs_in_the_same_way_are_merged(one: ClaimAsk, other: ClaimAsk) -> None:
-    assert one.same_filter(one._replace(limit=one.limit + 1))
-    assert not one._replace(claim_id="c").same_filter(one._replace(claim_id="c"))
-    assert not one.same_filter(one._replace(worker="other"))
-    assert not one.same_filter(one._replace(lease_seconds=61.0))
-    if one._replace(limit=1) != other._replace(limit=1):
-        assert not one.same_filter(other)
-
-
 def test_names_are_trimmed_unique_and_sorted() -> None:
     assert names([" b", "a ", "ä"], what="tags") == ("a", "b", "ä")
     assert names([], what="tags") == ()

@@ -36,10 +36,6 @@ class ClaimAsk(NamedTuple):
     lease_seconds: float | None = None  # None: what the type says, else DEFAULT_LEASE_SECONDS
     claim_id: str | None = None
 
-    def same_filter(self, other: ClaimAsk) -> bool:
-        """Whether two asks want the same jobs in the same way, so that one statement can serve both."""
-        return self.claim_id is None and self._replace(limit=other.limit) == other
-
 
 def narrow(ask: ClaimAsk, policy: Policy) -> ClaimAsk:
     """The ask cut down to the policy: a claim narrows, never widens."""

@@ -159,7 +159,7 @@ class PostgresStore(
 
     async def verify(self, tenant: str | None = None) -> Verdict:
         verdict = Verdict(0, 0, None)
-        for name in [tenant] if tenant is not None else await self._tenants():
+        for name in [tenant] if tenant is not None else await self.tenants():
             part = await self._verify(name)
             verdict = Verdict(verdict.jobs + part.jobs, verdict.rows + part.rows, verdict.first_bad or part.first_bad)
         return verdict
@@ -178,15 +178,12 @@ class PostgresStore(
 
     async def head(self) -> str:
         head = chains.Head()
-        for tenant in await self._tenants():
+        for tenant in await self.tenants():
             after = NO_ID
             while rows := await self._fetch(call("heads", 3), tenant, after, PAGE):
                 head.add((tenant, *row) for row in rows)
                 after = rows[-1]["job_id"]
         return str(head)
-
-    async def _tenants(self) -> list[str]:
-        return sorted(row[0] for row in await self._fetch("select * from interlock.tenants()"))
 
     def watch(self, tenant: str) -> asyncio.Event:
         return self._bell.event(tenant)

@@ -56,7 +56,7 @@ async def _settle(directory: Owner, there: Owner, name: str, no: int, highest: i
         listed = "insert into interlock.shard (no, name, here) values ($1, $2, $3) on conflict (no) do nothing"
         for row in await there.fetch("select * from interlock.tenants()"):
             # A tenant that lives elsewhere may have left a row here; one that says it lives here must be placed here.
-            await _enter(directory if directory is not there else there, there, row[0], name)
+            await _enter(directory, there, row[0], name)
         await directory.execute(listed, no, name, False)
         await there.execute(listed, no, name, True)
         await there.execute("update interlock.shard set here = true where name = $1", name)

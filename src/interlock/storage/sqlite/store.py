@@ -90,7 +90,7 @@ class SQLiteStore(
         try:
             if migrate:
                 await store.migrate()
-            elif missing := await store._write(_pending):
+            elif missing := await store._write(_missing):
                 raise SchemaMismatch(f"{path} lacks migration {missing[0]}; run interlock migrate")
         except BaseException:
             await store.close()
@@ -314,9 +314,6 @@ def _checksums(connection: Connection) -> dict[int, str]:
     if not _applied(connection):
         return {}
     return dict(connection.rows("SELECT number, checksum FROM schema_migration"))
-
-
-_pending = _missing
 
 
 def _migrate(connection: Connection) -> list[str]:
