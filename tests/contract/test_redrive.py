@@ -10,7 +10,7 @@ import pytest
 
 from interlock.domain.job import Enqueued, Job, Refused
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
-from interlock.domain.operations import CHECKPOINT, Overrides, Redrive
+from interlock.domain.operations import CHECKPOINT, Needs, Overrides, Redrive
 from interlock.domain.registry import Agent, JobType
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, NotEnded, NotFound, UnknownAgent
 from interlock.storage.contract import RegistryChanged
@@ -113,6 +113,18 @@ async def test_what_is_said_otherwise_is_otherwise(desk: Desk) -> None:
     assert (await desk.job(old.id)).payload == "1"
     late = await redrive(desk, order(old.id, overrides=Overrides(delay_seconds=30.0)))
     assert (late.run_at, late.payload) == (desk.after(30), "1")
+
+
+async def test_what_the_new_job_needs_takes_the_place_of_what_the_old_one_needed(desk: Desk) -> None:
+    old = await ended(desk)
+    new = await redrive(desk, order(old.id, overrides=Overrides(needs=Needs("acme/site", ("git", "gpu")))))
+    assert (new.repository, tuple(new.requires)) == ("acme/site", ("git", "gpu"))
+    assert await desk.claim() == []
+    (granted,) = await desk.claim(repositories=frozenset({"acme/site"}), capabilities=frozenset({"git", "gpu"}))
+    assert granted.id == new.id
+    await desk.do(complete(granted))
+    free = await redrive(desk, order(new.id, overrides=Overrides(needs=Needs())))
+    assert [job.id for job in await desk.claim()] == [free.id]
 
 
 async def test_from_the_start_means_without_what_was_saved(desk: Desk) -> None:

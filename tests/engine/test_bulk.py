@@ -12,7 +12,7 @@ from interlock.config import load
 from interlock.domain.decide import Complete
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.operations import CHECKPOINT, Action
+from interlock.domain.operations import CHECKPOINT, Action, Needs
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
@@ -174,6 +174,18 @@ async def test_a_redrive_is_checked_like_a_new_job(engine_: Engine, who: Princip
     assert (job.payload, job.priority, list(job.tags), job.redrive_of) == ('{"topic": 1}', 3, ["a", "b"], old)
     unchanged = await redrive(who, old)  # what was taken once is not checked against a newer schema
     assert (await engine_.reads.job(who.tenant, unchanged.id)).payload == "{}"
+
+
+async def test_a_redrive_with_other_needs_keeps_those_of_its_type(engine_: Engine, who: Principal) -> None:
+    (old,) = await ended(engine_, who)
+    await engine_.registry.set_type(who, "t", requires=["gpu"])
+    new = await engine_.operations.redrive(who, old, needs=Needs("acme/site.git", (" git ",)))
+    job = await engine_.reads.job(who.tenant, new.id)
+    assert (job.repository, list(job.requires)) == ("acme/site", ["git", "gpu"])
+    for wrong in (Needs("", ()), Needs(None, ("",)), Needs(None, tuple(f"{n:0200}" for n in range(20)))):
+        with pytest.raises(Invalid) as refused:
+            await engine_.operations.redrive(who, old, needs=wrong)
+        assert str(refused.value.pointer).startswith("/overrides/re")
 
 
 async def test_a_redrive_under_a_key_is_made_once(engine_: Engine, who: Principal) -> None:

@@ -234,6 +234,30 @@ async def test_an_ended_job_is_resubmitted_as_a_new_one(api: Api) -> None:
     assert (other["payload"], other["priority"]) == ({"n": 2}, 7)
 
 
+async def test_a_resubmitted_job_goes_only_to_who_has_what_its_new_payload_needs(api: Api) -> None:
+    id = await running(api, b'{"type":"t","payload":{"n":1}}')
+    told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    new = b'{"payload":{"repository":"acme/site.git","requiredCapabilities":[" git ","git",""]}}'
+    narrowed = told(await act(api, id, "resubmit", new), 201)["id"]
+    native = await api.job(narrowed)
+    assert (native["repository"], native["requires"]) == ("acme/site", ["git"])
+    assert await claim(api) is None
+    able = b'{"workerId":"w1","leaseSeconds":5,"workerCapabilities":["git"]}'
+    assert (await claim(api, able) or {})["id"] == narrowed
+    told(await act(api, narrowed, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    widened = told(await act(api, narrowed, "resubmit", b'{"payload":{"n":3}}'), 201)["id"]
+    assert (await claim(api) or {})["id"] == widened
+    told(await act(api, narrowed, "resubmit", b""), 201)
+    assert await claim(api) is None, "without a new payload it needs what it needed"
+
+
+async def test_a_resubmitted_payload_that_is_none_is_refused(api: Api) -> None:
+    id = await running(api, b'{"type":"t","payload":{"n":1}}')
+    told(await act(api, id, "fail", b'{"workerId":"w1","errorMessage":"x"}'), 200)
+    for payload in (b"[]", b"1", b'"x"', b"null", b'{"requiredCapabilities":"git"}', b'{"repository":7}'):
+        refuses(await act(api, id, "resubmit", b'{"payload":%b}' % payload), 422, "invalid_queue_payload")
+
+
 async def test_the_odd_text_of_a_worker_is_mended_and_marked(api: Api) -> None:
     for verb, body in (
         ("complete", b'{"workerId":"w1","resultSummary":"\\ud800"}'),

@@ -20,6 +20,13 @@ class Action(StrEnum):
     REDRIVE = "redrive"
 
 
+class Needs(NamedTuple):
+    """What a worker must be allowed and able to do to get a job."""
+
+    repository: str | None = None
+    requires: tuple[str, ...] = ()
+
+
 class Overrides(NamedTuple):
     """What a redriven job has otherwise than the job it does again; None leaves a field as it was."""
 
@@ -29,6 +36,7 @@ class Overrides(NamedTuple):
     max_attempts: int | None = None
     tags: tuple[str, ...] | None = None
     payload: str | None = None  # JSON
+    needs: Needs | None = None
 
 
 NO_OVERRIDES: Final = Overrides()
@@ -49,6 +57,11 @@ class Redrive(NamedTuple):
     key: str | None = None
     body_sha256: bytes | None = None
     once: bool = False
+
+    @property
+    def changes_work(self) -> bool:
+        """Whether there is something new that the type of the job has a say in."""
+        return self.overrides.payload is not None or self.overrides.needs is not None
 
     @property
     def step(self) -> str | None:
@@ -135,6 +148,7 @@ def redriven(order: Redrive, past: Past, *, under_parent: bool) -> NewJob | Erro
     if order.step is not None and not past.has_step:
         return Invalid(f"job {past.id} has no step named {order.step!r}", pointer="/from")
     changed = order.overrides
+    needs = Needs(past.repository, past.requires) if changed.needs is None else changed.needs
     return NewJob(
         id=order.new_id,
         type=past.type,
@@ -152,8 +166,8 @@ def redriven(order: Redrive, past: Past, *, under_parent: bool) -> NewJob | Erro
         agent_kind=past.agent_kind,
         agent_id=past.agent_id,
         affinity_key=past.affinity_key,
-        repository=past.repository,
-        requires=past.requires,
+        repository=needs.repository,
+        requires=needs.requires,
         idempotency_key=order.key,
         body_sha256=order.body_sha256,
         webhook=past.webhook,

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from interlock import wire
-from interlock.domain import text
+from interlock.domain import policy, text
 from interlock.domain.decide import Cancel, receipt_of
 from interlock.domain.job import MAX_ATTEMPTS, Enqueued, Filter, Job, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.domain.operations import START, Action, Child, Overrides, Redrive
+from interlock.domain.operations import START, Action, Child, Needs, Overrides, Redrive
 from interlock.domain.principal import Principal
 from interlock.domain.registry import JobType
 from interlock.engine import schemas
@@ -81,6 +81,7 @@ class Operations:
         max_attempts: int | None = None,
         tags: Sequence[str] | None = None,
         payload: bytes | None = None,
+        needs: Needs | None = None,
         key: str | None = None,
     ) -> Enqueued:
         """Do an ended job again by a new one: from the start, from its checkpoint, or after a step; due now.
@@ -98,6 +99,7 @@ class Operations:
                 None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
                 None if tags is None else wire.tags(tags),
                 None if payload is None else text.check(payload, what="payload", limit=self._limits.payload),
+                None if needs is None else _named_needs(needs),
             )
         except Invalid as error:
             raise error.within("/overrides") from None
@@ -183,13 +185,14 @@ class Operations:
         """Redrive against the registry as it is; only what is new about a job is checked anew."""
         for _ in range(TRIES):
             registry = await self._store.registry(tenant)
-            faults: dict[int, Refused] = {}
-            if self._strict_types or any(order.overrides.payload is not None for order in orders):
+            checked: list[Redrive | Error] = list(orders)
+            if self._strict_types or any(order.changes_work for order in orders):
                 known = await self._store.get(tenant, [order.id for order in orders])
-                for i, (order, job) in enumerate(zip(orders, known, strict=True)):
-                    if job is not None and (fault := self._fault(order, job, registry.types.get(job.type))):
-                        faults[i] = Refused(fault)
-            good = [order for i, order in enumerate(orders) if i not in faults]
+                checked = [
+                    order if job is None else self._checked(order, job, registry.types.get(job.type))
+                    for order, job in zip(orders, known, strict=True)
+                ]
+            good = [order for order in checked if isinstance(order, Redrive)]
             try:
                 answers = iter(
                     await self._store.redrive(
@@ -198,19 +201,24 @@ class Operations:
                 )
             except RegistryChanged:
                 continue
-            return [faults[i] if i in faults else next(answers) for i in range(len(orders))]
+            return [Refused(order) if isinstance(order, Error) else next(answers) for order in checked]
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
-    def _fault(self, order: Redrive, job: Job, type: JobType | None) -> Error | None:
-        if type is None:
-            return UnknownType(job.type) if self._strict_types else None
-        if order.overrides.payload is None or type.schema is None:
-            return None
+    def _checked(self, order: Redrive, job: Job, type: JobType | None) -> Redrive | Error:
+        """The order as its type has it; why not, if what is new does not fit."""
+        if type is None and self._strict_types:
+            return UnknownType(job.type)
+        payload, needs = order.overrides.payload, order.overrides.needs
         try:
-            schemas.check(type.schema, order.overrides.payload, what="payload")
+            if payload is not None and type is not None and type.schema is not None:
+                schemas.check(type.schema, payload, what="payload")
+            if needs is None:
+                return order
+            requires = tuple(sorted({*needs.requires, *(() if type is None else type.requires)}))
+            policy.check_needs(job.type, requires, needs.repository, job.affinity_key)
         except Invalid as error:
             return error.within("/overrides")
-        return None
+        return order._replace(overrides=order.overrides._replace(needs=needs._replace(requires=requires)))
 
     async def _descendants(self, tenant: str, job_id: str) -> AsyncIterator[list[Child]]:
         """Every job under a job, a bounded number at a time; each is yielded before its own children are read."""
@@ -273,6 +281,11 @@ class Operations:
             return [job for job in jobs if force or job.cancel_requested_at is None]
         again = await self._store.redriven(tenant, [job.id for job in jobs])
         return [job for job in jobs if job.id not in again]
+
+
+def _named_needs(needs: Needs) -> Needs:
+    repository = None if needs.repository is None else policy.repository(needs.repository)
+    return Needs(repository, policy.names(needs.requires, what="requires"))
 
 
 def _digest(order: Redrive) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from interlock.domain.artifact import Holder
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish
 from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Filter, Job
 from interlock.domain.lifecycle import Status
+from interlock.domain.operations import Needs
 from interlock.domain.policy import ClaimAsk, names
 from interlock.domain.principal import Principal
 from interlock.engine.answers import answered
@@ -41,7 +43,7 @@ class Enqueue(Lenient, frozen=True, kw_only=True):
     max_attempts: Annotated[int, Meta(ge=1)] = 3
 
 
-class Needs(Lenient, frozen=True, kw_only=True):
+class Payload(Lenient, frozen=True, kw_only=True):
     """The parts of a payload that decide who may claim the job."""
 
     repository: str | None = None
@@ -134,8 +136,8 @@ class Queue:
             max_attempts=asked.max_attempts,
             backoff=RETRY,
             expiry_delay_seconds=EXPIRY_DELAY_SECONDS,
-            repository=needs.repository or None,
-            requires=sorted({name.strip() for name in needs.required_capabilities or ()} - {""}),
+            repository=needs.repository,
+            requires=list(needs.requires),
         )
         return await self.get((await self._engine.jobs.enqueue(self._who, request)).id)
 
@@ -199,12 +201,14 @@ class Queue:
         return await self.get(job_id)
 
     async def resubmit(self, job_id: str, asked: Resubmit) -> dict[str, Any]:
+        payload = bytes(asked.payload) or None
         done = await self._engine.operations.redrive(
             self._who,
             job_id,
             priority=asked.priority,
             max_attempts=asked.max_attempts,
-            payload=bytes(asked.payload) or None,
+            payload=payload,
+            needs=None if payload is None else _needs(asked.payload),
         )
         return await self.get(done.id)
 
@@ -251,10 +255,17 @@ class Queue:
 
 
 def _needs(payload: msgspec.Raw) -> Needs:
+    """What a payload asks of workers; one that is no object is none."""
     try:
-        return msgspec.json.decode(payload, type=Needs)
+        said = msgspec.json.decode(payload, type=Payload)
     except msgspec.ValidationError as error:
         raise Invalid(f"payload: {error}", pointer="/payload") from None
+    return Needs((said.repository or "").strip() or None, tuple(_stripped(said.required_capabilities)))
+
+
+def _stripped(values: Sequence[str] | None) -> list[str]:
+    """Names as they are meant: without spaces around them, each once, and empty ones are none."""
+    return sorted({value.strip() for value in values or ()} - {""})
 
 
 def _lease(seconds: int) -> float:
