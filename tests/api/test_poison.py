@@ -171,6 +171,7 @@ async def test_no_path_query_or_header_is_our_fault(api: Api) -> None:
             "idempotency-key",
             "if-match",
             "interlock-fence",
+            "interlock-link",
             "traceparent",
             "range",
             "x-request-id",

@@ -65,6 +65,7 @@ async def test_an_agent_works_on_a_database(url: str, engine: str) -> None:
         assert (job["id"], job["payload"]) == (made["id"], {"n": 1.5, "text": "né\u0000"})
         await someone.is_refused("enqueue_job", 422, "invalid", type="", colour=1)
         opened = await someone.does("request_approval", **grant(job), prompt="Go?")
+        assert set(opened) == {"approval", "receipt"}
         await someone.is_refused("decide_approval", 403, "forbidden", approval_id=opened["approval"]["id"])
     roles = ("--role", "approve", "--role", "read")
     async with agent_on_stdio("--database", url, "--tenant", tenant, *roles) as approver:
@@ -113,6 +114,15 @@ async def test_an_agent_works_before_a_server_with_what_its_token_allows(guarded
         asyncio.create_task(works.client.call_tool("claim_job", {"wait_seconds": 60}))  # noqa: RUF006 - left behind
         await eventually(lambda: _is(guarded.service.admission.waiting == 1))
     await eventually(lambda: _is(guarded.service.admission.waiting == 0))
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+async def test_an_agent_before_a_server_without_auth_gets_no_link_to_answer_itself(api: Api) -> None:
+    job = await api.running(type="a")
+    async with agent_on_stdio("--server", api.url) as works:
+        opened = await works.does("request_approval", **grant(job), prompt="Go?")
+    assert set(opened) == {"approval", "receipt"}
+    assert (await api.engine.gates.get(api.tenant, opened["approval"]["id"])).token_minted_by is None
 
 
 async def _is(value: bool) -> bool:

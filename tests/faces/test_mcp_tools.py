@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,18 @@ async def test_a_gate_is_decided_by_somebody_else_and_the_next_claim_carries_it(
         resumed = await works.claims()
         assert (resumed["id"], resumed["attempt"]) == (made["id"], 1)
         assert (resumed["approval"]["status"], resumed["approval"]["comment"]) == ("approved", "go")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_agent_that_asks_people_gets_no_link_to_answer_itself(api: Api, mode: str) -> None:
+    async with agent(api, mode) as someone:
+        job = await api.running(type="a")
+        for _ in range(2):
+            opened = await someone.does("request_approval", **grant(job), prompt="Go?")
+            assert set(opened) == {"approval", "receipt"}
+    assert "ilg_" not in json.dumps(opened)
+    gate = await api.engine.gates.get(api.tenant, opened["approval"]["id"])
+    assert gate.token_minted_by is None
 
 
 async def test_artifacts_are_listed_and_read_as_text_or_base64_part_by_part(api: Api) -> None:

@@ -12,8 +12,8 @@ from interlock.errors import Invalid, Malformed
 # Two of these are two different requests in one: which of them counts must not depend on who reads it.
 SINGLE: Final = frozenset(
     {"authorization", "content-encoding", "content-length", "content-range", "content-type", "host",
-     "idempotency-key", "if-match", "interlock-fence", "last-event-id", "origin", "range", "sec-fetch-site",
-     "transfer-encoding"}
+     "idempotency-key", "if-match", "interlock-fence", "interlock-link", "last-event-id", "origin", "range",
+     "sec-fetch-site", "transfer-encoding"}
 )  # fmt: skip
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -100,6 +100,11 @@ class Headers:
         if re.fullmatch(r'(W/)?"[^"]*"', value.strip()):
             return 0  # no job has version 0
         raise Malformed('If-Match takes one ETag, such as "3"')
+
+    @property
+    def wants_link(self) -> bool:
+        """Whether an answer may carry a link token; whoever asks for an agent says no."""
+        return (self.get("interlock-link") or "").strip().lower() != "none"
 
     def fence(self) -> int:
         """The fence of an upload, whose body has no room for it."""

@@ -21,6 +21,7 @@ _HEADERS: Final = {
     "Idempotency-Key": "The same key with the same body answers what was made the first time.",
     "If-Match": "The ETag of the job; anything newer is refused with 412.",
     "Interlock-Fence": "The fence of the lease.",
+    "Interlock-Link": "`none`: the answer carries no link token, also with auth off.",
     "Last-Event-ID": "The id of the last event that was received.",
     "traceparent": "W3C trace context, kept with the job unless its body names another.",
     "Range": "One range of bytes.",

@@ -59,16 +59,17 @@ class Gates:
         self._store = store
         self._limits = limits
 
-    async def open(self, who: Principal, order: OpenGate) -> Opened:
+    async def open(self, who: Principal, order: OpenGate, *, link: bool = True) -> Opened:
         """Let a job wait for a decision; the same grant again gets the same receipt and gate.
 
         Where the answer carries a link token, a repeated call gets a new one: the text of the first is kept nowhere.
+        Without `link` it carries none, whoever asks.
         """
         checked = self._checked(who, order)
         receipt = answered((await self._store.carry_out(who.tenant, [checked]))[0])
         opened_here = GateFilter(job_id=checked.id, fence=checked.fence, limit=1)
         (approval,) = await self._store.find_approvals(who.tenant, opened_here)
-        if who.unchecked and approval.required == 1 and approval.status is GateStatus.OPEN:
+        if link and who.unchecked and approval.required == 1 and approval.status is GateStatus.OPEN:
             with suppress(Conflict, Gone):  # somebody was quicker: then nobody needs a link
                 minted = await self.mint(who, approval.id)
                 return Opened(receipt, minted.approval, minted.token)

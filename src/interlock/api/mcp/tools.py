@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from interlock.api.mcp import artifacts
@@ -90,6 +90,12 @@ async def _enqueue(native: Native, fields: Fields) -> Reply:
     if reply.headers.get("idempotent-replay") != "true":
         return reply
     return reply._replace(body=b'{"replayed":true,' + reply.body[1:])
+
+
+async def _request_approval(native: Native, fields: Fields) -> Reply:
+    """A link token is for people; an agent that had one could answer itself."""
+    asked = request(route_of(approvals.open_approval), fields)
+    return await native.ask(replace(asked, headers={"interlock-link": "none"}))
 
 
 async def _queue_stats(native: Native, fields: Fields) -> Reply:
@@ -199,7 +205,7 @@ TOOLS: Final[Sequence[Tool]] = (
         "request_approval", approvals.open_approval, "Ask people",
         "Let a claimed job wait until people approve or deny. The lease ends with this call; after the decision the "
         "job is claimed again, and that claim carries the approval.",
-        may_be_repeated=False,
+        act=_request_approval, may_be_repeated=False,
     ),
     _tool(
         "decide_approval", approvals.decide, "Decide an approval",

@@ -112,13 +112,13 @@ class LinkShape(shapes.Shape, frozen=True, kw_only=True):
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/approvals", roles=["work"], body=OpenRequest, mends=True,
-    largest_body=BODY_WITH_CHECKPOINT, answers={201: OpenedShape},
+    largest_body=BODY_WITH_CHECKPOINT, headers=["Interlock-Link"], answers={201: OpenedShape},
 )  # fmt: skip
 async def open_approval(call: Call[OpenRequest, Nothing]) -> Answer:
     """Let a job wait for a decision, and give up its lease."""
 
     async def act(job_id: str, worker: str) -> Opened:
-        return await call.engine.gates.open(call.who, _order(call, job_id, worker))
+        return await call.engine.gates.open(call.who, _order(call, job_id, worker), link=call.headers.wants_link)
 
     opened = await as_holder(call, call.body, act)
     said: dict[str, Any] = {"approval": gates.approval(opened.approval), "receipt": shown.receipt(opened.receipt)}
