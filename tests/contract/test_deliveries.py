@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from interlock.domain.webhook import (
+    MOST_KEPT,
     MOST_SUBSCRIPTIONS,
     Delivery,
     DeliveryFilter,
@@ -171,6 +172,42 @@ async def test_a_tenant_has_so_many_subscriptions_and_no_more(desk: Desk) -> Non
     with pytest.raises(Invalid):
         await listen(desk, "job.queued")
     assert len(await desk.store.outbox.subscriptions(desk.tenant, limit=1000)) == MOST_SUBSCRIPTIONS
+
+
+async def test_what_has_ended_takes_no_place_from_what_listens(desk: Desk) -> None:
+    outbox = desk.store.outbox
+    gone = await listen(desk, "job.queued")
+    await desk.add()
+    (dispatch,) = await take(desk)
+    await settle(desk, dispatch, GONE, 410)
+    old = [await listen(desk, "job.queued", expires_in_seconds=5.0) for _ in range(MOST_SUBSCRIPTIONS)]
+    with pytest.raises(Invalid):
+        await outbox.renew(desk.tenant, gone.id, None)
+    desk.clock.advance(5)
+    for _ in range(MOST_SUBSCRIPTIONS):
+        await listen(desk, "job.queued")
+    with pytest.raises(Invalid):
+        await listen(desk, "job.queued")
+    with pytest.raises(Invalid):
+        await outbox.renew(desk.tenant, old[0].id, None)
+    assert await outbox.subscription(desk.tenant, old[0].id) == old[0]
+    last = (await outbox.subscriptions(desk.tenant, limit=1))[0]
+    assert (await outbox.renew(desk.tenant, last.id, 60.0) or last).expires_at == desk.after(60)
+    assert await outbox.unsubscribe(desk.tenant, last.id)
+    assert (await outbox.renew(desk.tenant, old[0].id, None) or last).is_active(desk.clock.now)
+
+
+async def test_those_that_ended_first_make_room_where_very_many_are_kept(desk: Desk) -> None:
+    outbox = desk.store.outbox
+    made: list[str] = []
+    for n in range(MOST_KEPT):
+        made.append((await listen(desk, "job.queued", expires_in_seconds=1.0)).id)
+        if n % MOST_SUBSCRIPTIONS == MOST_SUBSCRIPTIONS - 1:
+            desk.clock.advance(1)
+    made.append((await listen(desk, "job.queued")).id)
+    kept = {one.id for one in await outbox.subscriptions(desk.tenant, limit=2 * MOST_KEPT)}
+    assert len(kept) == MOST_KEPT
+    assert {*made} - kept <= {*made[:MOST_SUBSCRIPTIONS]}
 
 
 async def test_lists_are_newest_first_and_paged(desk: Desk) -> None:

@@ -28,7 +28,8 @@ DELAYS_SECONDS: Final = (5, 30, 120, 600, 1800, 7200, 18_000, 36_000, 50_400, 50
 JITTER: Final = 0.2
 LONGEST_RETRY_AFTER_SECONDS: Final = 3600.0
 GONE: Final = 410
-MOST_SUBSCRIPTIONS: Final = 200
+MOST_SUBSCRIPTIONS: Final = 200  # that have not ended: each is looked at whenever a job moves
+MOST_KEPT: Final = 1000  # with those that have: they are kept for a while, so that they can be renewed
 
 
 class Mode(StrEnum):
@@ -186,7 +187,7 @@ class DeliveryFilter(NamedTuple):
 
 
 def too_many_subscriptions() -> Invalid:
-    return Invalid(f"a tenant has at most {MOST_SUBSCRIPTIONS} subscriptions; delete one first")
+    return Invalid(f"a tenant has at most {MOST_SUBSCRIPTIONS} active subscriptions; delete one first")
 
 
 def check_events(events: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import asyncpg
 
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import (
+    MOST_KEPT,
     MOST_SUBSCRIPTIONS,
     Channel,
     Delivery,
@@ -43,9 +44,10 @@ class PostgresOutbox:
 
     async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
         rows = await self._fetch(
-            call("subscribe", 15), tenant, new.id, new.channel, new.url, list(new.events),
+            call("subscribe", 16), tenant, new.id, new.channel, new.url, list(new.events),
             None if new.types is None else list(new.types), str(new.mode), new.group_id, new.min_interval_seconds,
             new.expires_in_seconds, new.secret, new.created_by, new.key, new.body_sha256, MOST_SUBSCRIPTIONS,
+            MOST_KEPT,
         )  # fmt: skip
         found = {row[0]: row[1] for row in rows}
         if not found:
@@ -76,8 +78,12 @@ class PostgresOutbox:
         return bool(gone)
 
     async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
-        await self._fetch("select interlock.renew_subscription($1, $2, $3)", tenant, id, expires_in_seconds)
-        return await self.subscription(tenant, id)
+        statement = "select interlock.renew_subscription($1, $2, $3, $4)"
+        ((renewed,),) = await self._fetch(statement, tenant, id, expires_in_seconds, MOST_SUBSCRIPTIONS)
+        found = await self.subscription(tenant, id)
+        if found is not None and not renewed:
+            raise too_many_subscriptions()
+        return found
 
     async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
         statement = "select interlock.rotate_secret($1, $2, $3, $4)"

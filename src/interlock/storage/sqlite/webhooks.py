@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import (
+    MOST_KEPT,
     MOST_SUBSCRIPTIONS,
     Channel,
     Delivery,
@@ -68,12 +69,10 @@ class SQLiteOutbox:
         return await self._write(lambda c: _unsubscribe(c, tenant, id))
 
     async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
-        def write(c: Connection) -> Subscription | None:
-            facts = {"tenant": tenant, "id": id, "expires_at": _later(c, expires_in_seconds)}
-            c.rows(_SQL["renew"], facts)
-            return next(iter(_subscriptions(c, tenant, id=id)), None)
-
-        return await self._write(write)
+        answer = await self._write(lambda c: _renew(c, tenant, id, expires_in_seconds))
+        if isinstance(answer, Error):
+            raise answer
+        return answer
 
     async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
         def write(c: Connection) -> bool:
@@ -152,9 +151,12 @@ def _subscribe(connection: Connection, tenant: str, new: NewSubscription) -> Sub
         if body != new.body_sha256:
             return IdempotencyKeyReuse(str(new.key), id, what="subscription")
         return Subscribed(_subscriptions(connection, tenant, id=id)[0], True)
-    ((count,),) = connection.rows(_SQL["count_subscriptions"], {"tenant": tenant})
-    if count >= MOST_SUBSCRIPTIONS and not found:
+    active, kept = _counted(connection, tenant)
+    if active >= MOST_SUBSCRIPTIONS and not found:
         return too_many_subscriptions()
+    if kept >= MOST_KEPT:
+        ((longest_ended,),) = connection.rows(_SQL["longest_ended"], {"tenant": tenant, "now": connection.now})
+        _unsubscribe(connection, tenant, longest_ended)
     facts = new._asdict() | {
         "tenant": tenant,
         "channel": new.channel,
@@ -165,6 +167,23 @@ def _subscribe(connection: Connection, tenant: str, new: NewSubscription) -> Sub
     }
     connection.db.execute(_SQL["subscribe"], facts)
     return Subscribed(_subscriptions(connection, tenant, id=new.id)[0], False)
+
+
+def _renew(
+    connection: Connection, tenant: str, id: str, expires_in_seconds: float | None
+) -> Subscription | Error | None:
+    """Like a new one, where it had ended."""
+    for found in _subscriptions(connection, tenant, id=id):
+        if not found.is_active(connection.now) and _counted(connection, tenant)[0] >= MOST_SUBSCRIPTIONS:
+            return too_many_subscriptions()
+    connection.rows(_SQL["renew"], {"tenant": tenant, "id": id, "expires_at": _later(connection, expires_in_seconds)})
+    return next(iter(_subscriptions(connection, tenant, id=id)), None)
+
+
+def _counted(connection: Connection, tenant: str) -> tuple[int, int]:
+    """How many are active, and how many there are."""
+    ((active, kept),) = connection.rows(_SQL["count_subscriptions"], {"tenant": tenant, "now": connection.now})
+    return active, kept
 
 
 def _subscriptions(

@@ -7,7 +7,13 @@ SELECT EXISTS (SELECT 1 FROM subscription WHERE tenant = :tenant AND ended_at IS
 INSERT INTO move_to_tell VALUES (?, ?, ?, ?);
 
 -- name: count_subscriptions
-SELECT count(*) FROM subscription WHERE tenant = :tenant;
+-- Those that are active, and all.
+SELECT count(*) FILTER (WHERE ended_at IS NULL AND (expires_at IS NULL OR expires_at > :now)), count(*)
+FROM subscription WHERE tenant = :tenant;
+
+-- name: longest_ended
+SELECT id FROM subscription WHERE tenant = :tenant AND (ended_at IS NOT NULL OR expires_at <= :now)
+ORDER BY min(coalesce(ended_at, expires_at), coalesce(expires_at, ended_at)), id LIMIT 1;
 
 -- name: by_key
 SELECT id, body_sha256 FROM subscription WHERE tenant = :tenant AND key = :key;

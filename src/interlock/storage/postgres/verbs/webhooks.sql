@@ -1,13 +1,29 @@
--- Adds a subscription, unless its key or id is there; the answer is whose place it is: its id and the body it came with.
+-- How many subscriptions are active, and how many there are.
+create or replace function interlock.count_subscriptions(p_tenant text, out active bigint, out kept bigint) language sql as $$
+  select count(*) filter (where s.ended_at is null and (s.expires_at is null or s.expires_at > interlock.clock())), count(*)
+  from interlock.subscription s where s.tenant = p_tenant
+$$;
+
+-- Adds a subscription, unless its key or id is there; the answer is whose place it is: its id and the body it came with. Where very
+-- many are kept that have ended, the one that ended first makes room.
 create or replace function interlock.subscribe(
   p_tenant text, p_id uuid, p_channel text, p_url text, p_events text[], p_types text[], p_mode text, p_group_id text,
-  p_min_interval double precision, p_expires_in double precision, p_secret text, p_created_by text, p_key text, p_body bytea, p_most integer
+  p_min_interval double precision, p_expires_in double precision, p_secret text, p_created_by text, p_key text, p_body bytea, p_most integer,
+  p_most_kept integer
 ) returns table (id uuid, body bytea) language plpgsql as $$
 declare
   t timestamptz := interlock.clock();
+  counted record;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  if (select count(*) from interlock.subscription s where s.tenant = p_tenant) < p_most then
+  select * into counted from interlock.count_subscriptions(p_tenant);
+  if counted.active < p_most and not exists (select from interlock.subscription s where s.tenant = p_tenant and (s.key = p_key or s.id = p_id))
+  then
+    if counted.kept >= p_most_kept then
+      perform interlock.unsubscribe(p_tenant, (
+        select s.id from interlock.subscription s where s.tenant = p_tenant and (s.ended_at is not null or s.expires_at <= t)
+        order by least(s.ended_at, s.expires_at), s.id limit 1));
+    end if;
     insert into interlock.subscription (tenant, id, channel, url, events, types, mode, group_id, min_interval_seconds, expires_at, secret,
       created_at, created_by, key, body_sha256)
     values (p_tenant, p_id, p_channel, p_url, p_events, p_types, p_mode, p_group_id, p_min_interval,
@@ -48,13 +64,18 @@ begin
   return true;
 end $$;
 
-create or replace function interlock.renew_subscription(p_tenant text, p_id uuid, p_expires_in double precision) returns void
-language plpgsql as $$
+-- Goes on with a subscription, unless it had ended and there are as many as may be; says whether it does.
+create or replace function interlock.renew_subscription(p_tenant text, p_id uuid, p_expires_in double precision, p_most integer)
+returns boolean language plpgsql as $$
+declare
+  t timestamptz := interlock.clock();
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  update interlock.subscription s set expires_at = interlock.clock() + p_expires_in * interval '1 second', ended_at = null,
-    ended_reason = null, failures = 0, resting_until = null
-  where s.tenant = p_tenant and s.id = p_id;
+  update interlock.subscription s set expires_at = t + p_expires_in * interval '1 second', ended_at = null, ended_reason = null,
+    failures = 0, resting_until = null
+  where s.tenant = p_tenant and s.id = p_id and ((s.ended_at is null and (s.expires_at is null or s.expires_at > t))
+    or (select c.active from interlock.count_subscriptions(p_tenant) c) < p_most);
+  return found;
 end $$;
 
 -- A new secret for a subscription, or without one for the webhooks of jobs; the last one signs too for a while.
