@@ -74,6 +74,21 @@ async def test_a_final_failure_ends_a_job_with_its_error(desk: Desk) -> None:
     assert rows[-1].metadata == f'{{"error":{ERROR}}}'
 
 
+async def test_a_final_failure_may_leave_a_result(desk: Desk) -> None:
+    jobs = [await desk.running(max_attempts=5) for _ in range(3)]
+    orders = [
+        fail(jobs[0], retryable=False, result='{"n": 1.10}', sanitized=True),
+        fail(jobs[1], retryable=False),
+        fail(jobs[2], result="2"),
+    ]
+    told = await desk.store.carry_out(desk.tenant, orders)
+    assert [isinstance(one, Receipt) and one.status for one in told] == [Status.FAILED, Status.FAILED, Status.RETRY]
+    first, second, third = [await desk.job(job.id) for job in jobs]
+    assert (first.result, first.error, first.sanitized, first.usage) == ('{"n": 1.10}', ERROR, True, None)
+    assert (second.result, third.result) == (None, None), "what is tried again has no result yet"
+    await desk.verify()
+
+
 @pytest.mark.parametrize("verb", MAKERS)
 async def test_the_same_finish_again_gets_the_same_receipt(desk: Desk, verb: str) -> None:
     """G08."""

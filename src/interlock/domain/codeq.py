@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
+from interlock.domain.text import members
 from interlock.domain.webhook import DeliveryStatus, Outcome, Reply
 
 STATUSES: Final = {
@@ -50,9 +51,9 @@ def error_of(job: Job) -> str | None:
 def record(job: Job, newest_first: Sequence[Artifact]) -> Record:
     """The end of a job, with what it left behind."""
     result = job.result
-    if job.error is not None:
-        details = json.loads(job.error).get("details")
-        result = None if details is None else json.dumps(details, ensure_ascii=False)
+    if result is None and job.error is not None:
+        details = dict(members(job.error)).get("details")
+        result = None if details == "null" else details
     return Record(status_of(job.status), result, error_of(job), [_link(one) for one in reversed(newest_first)])
 
 

@@ -36,7 +36,10 @@ class Complete(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """A worker's failure report; error is JSON with message, kind and details."""
+    """A worker's failure report; error is JSON with message, kind and details.
+
+    A final one may leave a result too, JSON as well: what there is to keep of a run that did not succeed.
+    """
 
     id: str
     fence: int
@@ -45,6 +48,7 @@ class Fail(NamedTuple):
     retryable: bool = True
     retry_after_seconds: float | None = None
     sanitized: bool = False
+    result: str | None = None
     verb: Verb = Verb.FAIL
 
 
@@ -182,7 +186,8 @@ def _finish(order: Ending, job: Standing, now: int, chance: float) -> Change | E
             return NoCancelRequested(job.id)
         return _cancelled(job, order.verb, actor)
     if isinstance(order, Fail) and not order.retryable:
-        return move(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
+        change = move(job, Status.FAILED, order.verb, actor, error=order.error, sanitized=order.sanitized)
+        return change._replace(result=order.result)
     if job.cancel_requested_at is not None:
         if isinstance(order, OpenGate):
             return CancelRequested(job.id)

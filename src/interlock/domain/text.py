@@ -4,6 +4,7 @@ import json
 import math
 import re
 import unicodedata
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate, count
@@ -16,6 +17,7 @@ MAX_DEPTH = 64
 
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _SPACE = " \t\n\r"
+_SPACES = re.compile(f"[{_SPACE}]*")
 _POINTER_MAX = 1000
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -109,6 +111,28 @@ def mend_text(value: str) -> tuple[str, bool]:
         return value, False
     mended, times = _SURROGATE.subn(_REPLACEMENT, value)
     return mended, times > 0
+
+
+def members(text: str) -> Iterator[tuple[str, str]]:
+    """The members of an object that is known to be well-formed: each name, and its value as the text it has."""
+    at = after_space(text, 0)
+    if text[at] != "{":
+        raise ValueError("this is not an object")
+    at = after_space(text, at + 1)
+    while text[at] != "}":
+        name, at = _SYNTAX.raw_decode(text, at)
+        start = after_space(text, after_space(text, at) + 1)
+        _, end = _SYNTAX.raw_decode(text, start)
+        yield name, text[start:end]
+        at = after_space(text, end)
+        if text[at] == ",":
+            at = after_space(text, at + 1)
+
+
+def after_space(text: str, at: int) -> int:
+    """Where a text goes on after whatever space it has at a place."""
+    found = _SPACES.match(text, at)
+    return at if found is None else found.end()
 
 
 def is_visible_name(value: str, *, limit: int = 200) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from interlock.domain.text import mend_text
+from interlock.domain.text import after_space, mend_text
+from interlock.domain.text import members as members_of
 from interlock.errors import Invalid, Malformed
 
 SEAL: Final = "interlock"
 CALL: Final = "tools/call"
 CANCELLED: Final = "notifications/cancelled"
-_SPACE: Final = re.compile(r"[ \t\n\r]*")
 _READER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 Fields = dict[str, str]  # JSON text by name
@@ -63,11 +62,11 @@ def together(fields: Mapping[str, str]) -> str:
 
 def members(text: str) -> Fields:
     """The text of every member of an object; a name that comes twice is refused."""
-    _, end = _READER.raw_decode(text, _after_space(text, 0))
-    if _after_space(text, end) != len(text):
+    _, end = _READER.raw_decode(text, after_space(text, 0))
+    if after_space(text, end) != len(text):
         raise ValueError("there is more than one value")
     found: Fields = {}
-    for name, value in _walk(text):
+    for name, value in members_of(text):
         if name in found:
             raise Malformed(f"arguments have a duplicate key at /{json.dumps(name)[1:-1]}", pointer=f"/{name}")
         found[name] = value
@@ -99,24 +98,3 @@ def scalars(fields: Fields, name: str) -> list[str]:
     if any(isinstance(one, (dict, list)) or one is None for one in found):
         raise Invalid(f"{name} must be a plain value", pointer=f"/{name}")
     return [json.dumps(one) if isinstance(one, bool) else str(one) for one in found]
-
-
-def _walk(text: str) -> Iterator[tuple[str, str]]:
-    """The members of an object that is known to be well-formed."""
-    at = _after_space(text, 0)
-    if text[at] != "{":
-        raise ValueError("this is not an object")
-    at = _after_space(text, at + 1)
-    while text[at] != "}":
-        name, at = _READER.raw_decode(text, at)
-        start = _after_space(text, _after_space(text, at) + 1)
-        _, end = _READER.raw_decode(text, start)
-        yield name, text[start:end]
-        at = _after_space(text, end)
-        if text[at] == ",":
-            at = _after_space(text, at + 1)
-
-
-def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()

@@ -194,8 +194,8 @@ async def write(connection: Conn, tenant: str, changes: Sequence[Change]) -> Non
         return
     columns = zip(*(
         (c.id, c.version, str(c.status), str(c.verb), c.actor, c.attempt, c.releases, c.reason, c.metadata, c.run_at,
-         c.error, c.cancel_requested_at, c.cancel_reason, c.sanitized, c.gate_id)
+         c.error, c.cancel_requested_at, c.cancel_reason, c.sanitized, c.gate_id, c.result)
         for c in moves
     ), strict=True)  # fmt: skip
-    written = await connection.fetchval(call("change", 16), tenant, *columns)
+    written = await connection.fetchval(call("change", 17), tenant, *columns)
     assert written == len(moves)

@@ -228,6 +228,8 @@ def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, F
                 "finished_at": now if change.status in TERMINAL else None,
             })  # fmt: skip
     db.executemany(_SQL["change"], updates)
+    results = [(f.seq, c.result, None, None, c.sanitized) for c, f in changes if c.result is not None]
+    connection.insert(_SQL["insert_result"], (tenant,), results)
     db.executemany(_SQL["await_child"], [(tenant, child, c.id) for c, _ in changes for child in c.children])
     moves.tell(connection, tenant, [
         moves.Move(f.seq, f.base, f.line, f.standing.status, c.status, bool(f.placed))

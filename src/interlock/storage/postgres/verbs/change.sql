@@ -85,7 +85,7 @@ end $$;
 create or replace function interlock.change(
   p_tenant text, ids uuid[], versions integer[], statuses interlock.status[], verbs text[], actors text[], attempts integer[],
   release_counts integer[], reasons text[], metadatas text[], run_ats timestamptz[], errors text[], cancel_requests timestamptz[],
-  cancel_reasons text[], sanitizeds boolean[], gate_ids uuid[]
+  cancel_reasons text[], sanitizeds boolean[], gate_ids uuid[], results text[]
 ) returns integer language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
@@ -98,7 +98,7 @@ begin
     attempt = u.attempt, releases = u.releases, reason = u.reason, metadata = u.metadata, run_at = coalesce(u.run_at, j.run_at),
     error = coalesce(u.error, j.error), cancel_requested_at = coalesce(u.cancel_requested_at, j.cancel_requested_at),
     cancel_reason = coalesce(u.cancel_reason, j.cancel_reason), sanitized = j.sanitized or u.sanitized,
-    worker = case when u.status = 'running' then j.worker end,
+    result = coalesce(u.result, j.result), worker = case when u.status = 'running' then j.worker end,
     lease_expires_at = case when u.status = 'running' then j.lease_expires_at end,
     gate_id = u.gate_id, finished_at = case when u.status >= 'succeeded' then t end, updated_at = t,
     place_era = case when j.line is not null and j.status = 'running' and u.status <> 'running' then
@@ -107,9 +107,9 @@ begin
   -- From the few named jobs, which standings has locked, to the table, whatever the planner believes of its size: offset 0 keeps
   -- the join from being turned round, and the limit makes the few look few.
   from (select u.*, k.at from unnest(ids, versions, statuses, verbs, actors, attempts, release_counts, reasons, metadatas, run_ats, errors,
-        cancel_requests, cancel_reasons, sanitizeds, gate_ids)
+        cancel_requests, cancel_reasons, sanitizeds, gate_ids, results)
       as u(id, version, status, verb, actor, attempt, releases, reason, metadata, run_at, error, cancel_requested_at, cancel_reason,
-        sanitized, gate_id)
+        sanitized, gate_id, result)
     cross join lateral (select k.ctid as at from interlock.job k where k.tenant = p_tenant and k.id = u.id offset 0) k
     limit cardinality(ids)) u
   where j.ctid = u.at and j.version = u.version;

@@ -16,7 +16,7 @@ SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers
     (SELECT c.seq FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id) END AS checkpoint_seq,
   CASE WHEN j.status = 'succeeded' THEN
     (SELECT r.usage FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS usage,
-  CASE WHEN j.status = 'succeeded' THEN
+  CASE WHEN j.status = 'succeeded' OR j.status = 'failed' THEN
     (SELECT r.result FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS result,
   CASE WHEN j.status = 'succeeded' THEN
     (SELECT r.result_summary FROM job_result r WHERE r.tenant = j.tenant AND r.seq = j.seq) END AS result_summary,
