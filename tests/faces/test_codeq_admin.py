@@ -51,8 +51,10 @@ async def test_cleanup_deletes_what_ended_before_a_time(api: Api, clock: ManualC
     told(await api.send(f"/v1/jobs/{old}/cancel", b"{}"), 200)
     clock.advance(3600)
     live = await create(api, "a")
-    done = told(await api.send(f"{BASE}/admin/tasks/cleanup", b'{"before":"2001-01-01T00:00:00Z"}'), 200)
-    assert done == {"deleted": 0, "before": "2001-01-01T00:00:00.000000Z", "limit": 1000}
+    for year in ("2001", "0001"):
+        body = b'{"before":"%b-01-01T00:00:00Z"}' % year.encode()
+        done = told(await api.send(f"{BASE}/admin/tasks/cleanup", body), 200)
+        assert done == {"deleted": 0, "before": f"{year}-01-01T00:00:00.000000Z", "limit": 1000}
     done = told(await api.send(f"{BASE}/admin/tasks/cleanup", b'{"limit":10}'), 200)
     assert (done["deleted"], done["limit"]) == (1, 10)
     says(await api.get(f"{BASE}/tasks/{old}"), 404, b'{"error":"not found"}')

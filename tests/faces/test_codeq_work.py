@@ -7,6 +7,11 @@ import base64
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from interlock.domain.principal import local
+from interlock.storage.contract import Store
+from interlock.wire import LIMITS, job_request
 from tests.api.rig import Api
 from tests.faces.words import NEVER, RFC3339, says, told
 from tests.support.stores import ManualClock
@@ -54,9 +59,47 @@ async def test_a_claimed_task_names_its_worker_and_its_lease(api: Api, clock: Ma
 
 
 async def test_commands_are_looked_at_in_the_given_order(api: Api) -> None:
-    await create(api, b"low", b',"priority":9')
+    second = await create(api, b"low", b',"priority":9')
     first = await create(api, b"high")
     assert (await claim(api, b'{"commands":["none","high","low"]}'))["id"] == first
+    third = await create(api, b"last", b',"priority":9')
+    both = b'{"count":2,"commands":["low","none","low","last"]}'
+    tasks = told(await api.send(f"{BASE}/tasks/claim/batch", both), 200)["tasks"]
+    assert [task["id"] for task in tasks] == [second, third]
+
+
+async def test_a_claim_that_waits_looks_at_commands_in_the_given_order(
+    api: Api,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first: list[str] = []
+    looks = 0
+    look = store.claim
+
+    async def after_some_looks_in_vain(*asked: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 4:  # the three commands were looked at once
+            jobs = [job_request({"type": "low", "priority": 9}), job_request({"type": "high"})]
+            first.append((await api.engine.jobs.enqueue_batch(local(api.tenant), jobs))[1].id)
+        return await look(*asked)
+
+    monkeypatch.setattr(store, "claim", after_some_looks_in_vain)
+    task = await claim(api, b'{"waitSeconds":60,"commands":["none","high","low"]}')
+    assert [task["id"]] == first
+
+
+async def test_null_is_as_good_as_no_body_where_none_is_needed(api: Api) -> None:
+    id = await create(api)
+    assert (await claim(api))["id"] == id
+    for body in (b"null", b" null\n"):
+        says(await api.send(f"{BASE}/tasks/{id}/heartbeat", body), 200, b'{"ok":true}')
+    says(await api.send(f"{BASE}/tasks/{id}/abandon", b"null"), 200, b'{"status":"requeued"}')
+    assert (await claim(api))["id"] == id
+    assert told(await api.send(f"{BASE}/tasks/{id}/nack", b"null"), 200)["status"] == "requeued"
+    told(await api.send(f"{BASE}/admin/tasks/cleanup", b"null"), 200)
+    says(await api.send(f"{BASE}/tasks/claim", b"null"), 400, b'{"error":"invalid body"}')
 
 
 async def test_a_batch_claims_in_order_up_to_its_count(api: Api) -> None:
@@ -189,6 +232,30 @@ async def test_a_failed_result_is_terminal(api: Api) -> None:
     assert record == {"taskId": id, "status": "FAILED", "error": "no such page", "result": {"page": 3}}
     task = told(await api.get(f"{BASE}/tasks/{id}"), 200)
     assert (task["status"], task["error"], task["lastKnownLocation"]) == ("FAILED", "no such page", "NONE")
+
+
+async def test_a_failed_result_is_as_large_as_any_other_and_kept_byte_for_byte(api: Api) -> None:
+    largest = b'{"price": 1.10, "log": "%b"}' % (b"x" * (LIMITS.result - 26))
+    assert len(largest) == LIMITS.result
+    for status in (b"COMPLETED", b"FAILED"):
+        id = await create(api)
+        await claim(api)
+        over = await result(api, id, b'{"status":"%b","result":%b}' % (status, largest.replace(b"xx", b"xxx", 1)))
+        assert over.status_code == 413
+        body = b'{"status":"%b","error":"%b","result":%b}' % (status, b"e" * 20_000, largest)
+        told(await result(api, id, body), 200)
+        seen = await api.get(f"{BASE}/tasks/{id}/result")
+        assert told(seen, 200)["result"]["status"] == status.decode()
+        assert largest in seen.content
+
+
+async def test_the_details_of_a_failure_are_shown_byte_for_byte(api: Api) -> None:
+    job = await api.running(type="a")
+    body = b'{"fence":%d,"retryable":false,"error":{"message":"no","details":{"price": 1.10, "n":[1.0,"\\u00e9"]}}}'
+    told(await api.send(f"/v1/jobs/{job['id']}/fail", body % job["lease"]["fence"]), 200)
+    assert (
+        b'"result":{"price": 1.10, "n":[1.0,"\\u00e9"]}' in (await api.get(f"{BASE}/tasks/{job['id']}/result")).content
+    )
 
 
 async def test_a_status_that_is_none_is_refused(api: Api) -> None:

@@ -78,7 +78,7 @@ class FaceEndpoint(Endpoint):
         options = self._service.options
         limit = max(options.largest_body, route.largest_body or 0)
         raw = await self._bytes(headers, receive, trail, limit=limit)
-        if route.body is None or (route.body_optional and not raw.strip()):
+        if route.body is None or (route.body_optional and raw.strip() in (b"", b"null")):
             return None if route.body is None else route.body(), None
         field = getattr(route.body, "bare", None)
         if field is not None and raw.lstrip().startswith(b"["):

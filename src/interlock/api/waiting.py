@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -67,10 +67,13 @@ async def is_admitted(call: Call[Any, Any]) -> bool:
     return True
 
 
-async def claim_patiently(call: Call[Any, Any], ask: ClaimAsk, seconds: float) -> list[Job]:
+async def claim_patiently(
+    call: Call[Any, Any], ask: ClaimAsk, seconds: float, *, in_order: Sequence[str] = ()
+) -> list[Job]:
     """Wait for jobs. Those that come too late for a caller go back, and no attempt is spent."""
     async with patience(call) as enough:
-        jobs: list[Job] = await call.engine.leases.claim(call.who.tenant, ask, wait_seconds=seconds, enough=enough)
+        claim = call.engine.leases.claim
+        jobs: list[Job] = await claim(call.who.tenant, ask, wait_seconds=seconds, enough=enough, in_order=in_order)
         # A caller who has gone can ask for them again only by a name; one who is no longer admitted, not at all.
         has_gone = enough.is_set() and not call.service.stopping.is_set() and ask.claim_id is None
         if jobs and (has_gone or not await is_admitted(call)):

@@ -44,8 +44,11 @@ class Leases:
         wait_seconds: float = 0.0,
         enough: asyncio.Event | None = None,
         most: int | None = None,
+        in_order: Sequence[str] = (),
     ) -> list[Job]:
         """Up to ask.limit jobs; with wait_seconds, wait that long for the first, or until `enough` is set.
+
+        Types that are given `in_order` are looked at one after the other, whatever the priorities of their jobs.
 
         Whoever may lose interest sets `enough` instead of cancelling: that could leave jobs granted to nobody. A worker
         of this process may ask for `most` at once, whatever the limit of a request is.
@@ -59,7 +62,7 @@ class Leases:
             changed = self._store.watch(tenant) if wait_seconds else None
             self._noticed(tenant, ask)
             began = loop.time()
-            jobs = await self._store.claim(tenant, ask)
+            jobs = await self._look(tenant, ask, in_order) if in_order else await self._store.claim(tenant, ask)
             looked = loop.time()
             left = deadline - looked
             if jobs or changed is None or left <= 0 or (enough is not None and enough.is_set()):
@@ -69,6 +72,14 @@ class Leases:
             in_vain = in_vain + 1 if since < LONGEST_PAUSE_SECONDS else 0
             if (pause := _pause(in_vain, looked - began)) > since:
                 await first_of(enough, seconds=min(pause - since, left))
+
+    async def _look(self, tenant: str, ask: ClaimAsk, in_order: Sequence[str]) -> list[Job]:
+        jobs: list[Job] = []
+        for type in dict.fromkeys(in_order):
+            if len(jobs) < ask.limit and (ask.types is None or type in ask.types):
+                some = ask._replace(types=frozenset({type}), limit=ask.limit - len(jobs))
+                jobs += await self._store.claim(tenant, some)
+        return jobs
 
     async def heartbeat(self, tenant: str, beat: Beat) -> Pulse:
         """Extend a lease, with the checkpoint and the events that came along; tells of cancel requests and pauses."""
@@ -142,8 +153,13 @@ class Leases:
                 return order._replace(id=id, worker=worker, result=result, result_summary=summary, sanitized=mended)
             case Fail():
                 wire.seconds(order.retry_after_seconds, "retry_after_seconds", 0, LONGEST_RETRY_AFTER_SECONDS)
-                error, more = text.mend(order.error, what="error", limit=self._limits.error)
-                return order._replace(id=id, worker=worker, error=error, sanitized=order.sanitized or more)
+                error, mended = text.mend(order.error, what="error", limit=self._limits.error)
+                result = order.result
+                if result is not None:
+                    result, more = text.mend(result, what="result", limit=self._limits.result)
+                    mended = mended or more
+                sanitized = order.sanitized or mended
+                return order._replace(id=id, worker=worker, error=error, result=result, sanitized=sanitized)
             case Release():
                 if sum(x is not None for x in (order.run_at, order.delay_seconds, order.children or None)) > 1:
                     raise Invalid("release at a time, after a delay or when children have ended, not several")

@@ -15,6 +15,7 @@ from interlock.domain.job import Filter
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import DAY
 from interlock.engine.reads import LONGEST_PAGE
+from interlock.engine.retention import LONGEST_DAYS
 from interlock.errors import NotFound
 
 routes = Routes()
@@ -79,7 +80,8 @@ async def clean_up(call: Call[Cleanup, Nothing]) -> Answer:
     now = await call.engine.reads.now()
     before = now if not call.body.before else wire.instant(parsed_time(call.body.before, "before"), "before") or 0
     before = min(before, now)
-    done = await call.engine.retention.prune(call.who, (now - before) / DAY, limit=limit)
+    days = min((now - before) / DAY, LONGEST_DAYS)  # nothing is older than that
+    done = await call.engine.retention.prune(call.who, days, limit=limit)
     return answer({"deleted": done.deleted, "before": wire.when(before), "limit": limit})
 
 

@@ -19,7 +19,7 @@ from interlock.api.waiting import claim_patiently
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.codeq import BASE
 from interlock.domain.decide import Complete, Fail, Finish, Release
-from interlock.domain.job import ANY_FENCE, Beat, Job, Refused
+from interlock.domain.job import ANY_FENCE, Beat, Refused
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
@@ -106,11 +106,11 @@ class SubmitMany(Lenient, frozen=True, kw_only=True):
 async def claim_task(call: Call[Claim, Nothing]) -> Answer:
     """Lease the next task of the first command that has one."""
     body = call.body
-    ask = _ask(call, body.commands, body.lease_seconds)
-    jobs = await _in_order(call, ask, body.commands, 1)
+    ask, commands = _ask(call, body.commands, body.lease_seconds), body.commands or ()
+    jobs = await call.engine.leases.claim(call.who.tenant, ask, in_order=commands)
     seconds = min(max(body.wait_seconds or 0.0, 0.0), LONGEST_WAIT_SECONDS)
     if not jobs and seconds:
-        jobs = await claim_patiently(call, ask, seconds)
+        jobs = await claim_patiently(call, ask, seconds, in_order=commands)
     return answer((await shown.tasks(call, jobs))[0]) if jobs else _nothing()
 
 
@@ -123,7 +123,8 @@ async def claim_tasks(call: Call[ClaimMany, Nothing]) -> Answer:
         raise refused(400, "invalid body")
     if count > MOST_CLAIMED:
         raise refused(400, f"count exceeds maximum of {MOST_CLAIMED}")
-    jobs = await _in_order(call, _ask(call, body.commands, body.lease_seconds), body.commands, count)
+    ask = _ask(call, body.commands, body.lease_seconds)._replace(limit=count)
+    jobs = await call.engine.leases.claim(call.who.tenant, ask, in_order=body.commands or ())
     return answer({"tasks": await shown.tasks(call, jobs)}) if jobs else _nothing()
 
 
@@ -233,9 +234,12 @@ def _finish(call: Call[Any, Any], task_id: str, body: Submit) -> Finish:
         return Complete(task_id, ANY_FENCE, _worker(call), kept(body.result), sanitized=call.sanitized)
     if body.status != "FAILED":
         raise refused(400, "invalid status (use COMPLETED or FAILED)")
-    details = None if body.result is ABSENT else body.result
-    error, mended = wire.error_body(body.error or "failed", details=details)
-    return Fail(task_id, ANY_FENCE, _worker(call), error, retryable=False, sanitized=mended or call.sanitized)
+    error, mended = wire.error_body(body.error or "failed")
+    result = kept(body.result)
+    return Fail(
+        task_id, ANY_FENCE, _worker(call), error, retryable=False, sanitized=mended or call.sanitized,
+        result=None if result == "null" else result,
+    )  # fmt: skip
 
 
 async def _attach(call: Call[Any, Any], task_id: str, body: Submit) -> None:
@@ -282,16 +286,6 @@ def _ask(call: Call[Any, Any], commands: Sequence[str] | None, lease_seconds: in
         lease_seconds=_lease(lease_seconds),
     )
     return who.narrowed(ask)
-
-
-async def _in_order(call: Call[Any, Any], ask: ClaimAsk, commands: Sequence[str] | None, count: int) -> list[Job]:
-    """Tasks of the first command, then of the second, and so on; without commands whatever comes first."""
-    jobs: list[Job] = []
-    for types in [frozenset({command}) for command in dict.fromkeys(commands)] if commands else [ask.types]:
-        if len(jobs) < count:
-            some = ask._replace(types=types, limit=count - len(jobs))
-            jobs += await call.engine.leases.claim(call.who.tenant, some)
-    return jobs
 
 
 def _worker(call: Call[Any, Any]) -> str:
