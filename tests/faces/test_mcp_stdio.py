@@ -191,6 +191,12 @@ def test_what_came_before_the_end_of_the_input_is_answered(url: str) -> None:
         tell(running, call(1, "enqueue_job", type="a"))
         for odd in ("this is no message", '{"id":{"a":1},"method":"tools/list"}', "\x00", "[" * 10_000):
             tell(running, odd)
+        for id in ("9" * 5_000, "1e999", "NaN", '"\\ud800"', "true", "null", "1.5", "[]"):
+            tell(running, f'{{"jsonrpc":"2.0","id":{id},"method":"tools/list"}}')
+            tell(running, f'{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"queue_stats"}}}}')
+            cancel = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
+            tell(running, cancel % id)
+        tell(running, '{"jsonrpc":"2.0","id":9,"method":"tools/list","params":{"cursor":"\\ud800"}}')
         tell(running, '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[1]}}')
         tell(running, call(2, "claim_job", types=["nothing"], wait_seconds=60))
         tell(running, call(3, "queue_stats"))

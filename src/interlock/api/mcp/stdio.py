@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
+from mcp import types
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
-from interlock.api.mcp.arguments import message
+from interlock.api.mcp.arguments import CANCELLED, message
 from interlock.api.mcp.native import Native
 from interlock.api.mcp.server import server_for
 
@@ -39,13 +39,19 @@ class _OpenRequests:
         self._ids: set[int | str] = set()
         self._all_answered = asyncio.Event()
 
-    def begins(self, id: str) -> None:
-        """Note a request; an id that is no id gets no answer anyway."""
-        with contextlib.suppress(TypeError):
-            self._ids.add(json.loads(id))
+    def hear(self, text: str) -> None:
+        """Note what is asked or taken back, as the library will read it: what it cannot read gets no answer."""
+        try:
+            said = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+        except ValueError:
+            return
+        if isinstance(said, types.JSONRPCRequest):
+            self._ids.add(said.id)
+        elif isinstance(said, types.JSONRPCNotification) and said.method == CANCELLED:
+            self.ends((said.params or {}).get("requestId"))
 
     def ends(self, id: Any) -> None:
-        """Forget a request that was answered or taken back."""
+        """Forget a request that was answered or taken back; an id that is none was never noted."""
         with contextlib.suppress(TypeError):
             self._ids.discard(id)
         if not self._ids:
@@ -80,10 +86,7 @@ class _Lines:
         threading.Thread(target=read, name="interlock-mcp-input", daemon=True).start()
         while (line := await self._next(lines)) is not None:
             said = message(line.decode(errors="replace"))
-            if said.id is not None:
-                self._open.begins(said.id)
-            if said.cancels is not None:
-                self._open.ends(json.loads(said.cancels))
+            self._open.hear(said.text)
             yield said.text
         self._stop.set()
         with contextlib.suppress(TimeoutError):
