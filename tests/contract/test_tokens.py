@@ -150,6 +150,17 @@ async def test_a_revoked_token_stays_as_it_was_revoked_first(desk: Desk) -> None
     assert not (await seen(desk, hash)).admits(hash)
 
 
+async def test_where_only_those_of_workers_are_meant_no_other_is_revoked(desk: Desk) -> None:
+    other, _ = await keep(desk)
+    workers, _ = await keep(desk, worker_id="w1", roles=("work",))
+    ids = [other.id, workers.id]
+    unknown, ended = await desk.store.revoke_tokens(desk.tenant, ids, actor=OPERATOR, of_workers=True)
+    assert isinstance(unknown, Refused)
+    assert isinstance(unknown.error, NotFound)
+    assert ended == workers._replace(revoked_at=desk.clock.now, revoked_by=OPERATOR)
+    assert other in await desk.store.tokens(desk.tenant)
+
+
 async def test_a_foreign_token_is_answered_like_an_unknown_one(desk: Desk, rival: Desk) -> None:
     theirs, hash = await keep(rival)
     mine, _ = await keep(desk)

@@ -79,10 +79,13 @@ class Progress:
         wire.check_batch(reports, self._limits)
         return await each(reports, self._mended_report, lambda good: self._store.add_events(tenant, good))
 
-    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int = LONGEST_PAGE) -> list[EventRow]:
-        """The events of a job after a number, oldest first."""
+    async def events(
+        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int = LONGEST_PAGE
+    ) -> list[EventRow]:
+        """The events of a job after a number, and if a time is given later than that, oldest first."""
         id = _page_of(job_id, after, limit)
-        return await self._store.events(tenant, id, after=after, limit=limit) or await self._nothing(tenant, id)
+        found = await self._store.events(tenant, id, after=after, since=since, limit=limit)
+        return found or await self._nothing(tenant, id)
 
     async def feed(self, tenant: str, after: Place, *, limit: int = LONGEST_PAGE) -> list[Fed]:
         """The events of all jobs after a place: those of one job in their order, none left out."""

@@ -86,14 +86,17 @@ class Tokens:
         after = None if before is None else wire.job_id(before, "before")
         return await self._store.tokens(who.tenant, before=after, limit=limit)
 
-    async def revoke(self, who: Principal, token_id: str) -> Token:
-        """End a token for good, everywhere within a second; again, it answers the same."""
+    async def revoke(self, who: Principal, token_id: str, *, of_worker: bool = False) -> Token:
+        """End a token for good, everywhere within a second; again, it answers the same.
+
+        With `of_worker` one that is no worker's is as good as unknown.
+        """
         who.need("admin")
         try:
             id = wire.job_id(token_id)
         except NotFound:
             raise NotFound(token_id, what="token") from None
-        (answer,) = await self._store.revoke_tokens(who.tenant, [id], actor=who.actor)
+        (answer,) = await self._store.revoke_tokens(who.tenant, [id], actor=who.actor, of_workers=of_worker)
         self._known.forget(lambda known: known.token_id == id)
         return answered(answer)
 

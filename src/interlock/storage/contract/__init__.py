@@ -114,8 +114,13 @@ class ProgressStore(Protocol):
         """Add events under the current fence and tell their numbers; one that is there already keeps its own."""
         ...
 
-    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int) -> list[EventRow]:
-        """The events of a job after a number, oldest first; none ever appears before one that was read."""
+    async def events(
+        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int
+    ) -> list[EventRow]:
+        """The events of a job after a number, oldest first; none ever appears before one that was read.
+
+        With `since` only those later than that time.
+        """
         ...
 
     async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:

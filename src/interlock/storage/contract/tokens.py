@@ -24,8 +24,13 @@ class TokenStore(Protocol):
         """Newest first, from the one after `before` on, revoked and expired ones among them."""
         ...
 
-    async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
-        """End tokens for good; a second time changes nothing and answers the same."""
+    async def revoke_tokens(
+        self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
+    ) -> list[Token | Refused]:
+        """End tokens for good; a second time changes nothing and answers the same.
+
+        With `of_workers` those of others are as good as unknown.
+        """
         ...
 
     async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:

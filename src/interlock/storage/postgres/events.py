@@ -24,9 +24,11 @@ async def write(connection: Conn, tenant: str, told: Sequence[Telling]) -> list[
     return answers
 
 
-async def of_job(connection: Conn, tenant: str, job_id: str, after: int, limit: int) -> list[EventRow]:
-    """The events of one job that come after a number, oldest first."""
-    return [_row(*row) for row in await connection.fetch(call("events", 4), tenant, job_id, after, limit)]
+async def of_job(
+    connection: Conn, tenant: str, job_id: str, after: int, since: int | None, limit: int
+) -> list[EventRow]:
+    """The events of one job that come after a number, and later than a time, oldest first."""
+    return [_row(*row) for row in await connection.fetch(call("events", 5), tenant, job_id, after, since, limit)]
 
 
 async def feed(connection: Conn, tenant: str, after: Place, limit: int) -> list[Fed]:

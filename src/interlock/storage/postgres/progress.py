@@ -36,8 +36,10 @@ class ProgressVerbs(ABC):
         self._told.fire()
         return answers
 
-    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int) -> list[EventRow]:
-        return await self._run(lambda c: events.of_job(c, tenant, job_id, after, limit))
+    async def events(
+        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int
+    ) -> list[EventRow]:
+        return await self._run(lambda c: events.of_job(c, tenant, job_id, after, since, limit))
 
     async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
         return await self._run(lambda c: events.feed(c, tenant, after, limit))

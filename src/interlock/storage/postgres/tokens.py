@@ -34,8 +34,10 @@ class TokenVerbs(ABC):
     async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
         return await self._run(lambda c: _page(c, tenant, before, limit))
 
-    async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
-        return await self._run(lambda c: _revoke(c, tenant, ids, actor))
+    async def revoke_tokens(
+        self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
+    ) -> list[Token | Refused]:
+        return await self._run(lambda c: _revoke(c, tenant, ids, actor, of_workers))
 
     async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
         return await self._run(lambda c: _forget(c, round(older_than_seconds * SECOND), limit))
@@ -69,8 +71,10 @@ async def _page(connection: Conn, tenant: str, before: str | None, limit: int) -
     return sorted(map(_to_token, rows), key=lambda token: (token.created_at, token.id), reverse=True)
 
 
-async def _revoke(connection: Conn, tenant: str, ids: Sequence[str], actor: str) -> list[Token | Refused]:
-    rows = await connection.fetch(call("revoke_tokens", 3), tenant, list(ids), actor)
+async def _revoke(
+    connection: Conn, tenant: str, ids: Sequence[str], actor: str, of_workers: bool
+) -> list[Token | Refused]:
+    rows = await connection.fetch(call("revoke_tokens", 4), tenant, list(ids), actor, of_workers)
     known = {token.id: token for token in map(_to_token, rows)}
     return [known.get(id) or Refused(NotFound(id, what="token")) for id in ids]
 

@@ -74,8 +74,12 @@ class ProgressRoutes(Routing):
     async def add_events(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
         return await self._by_job(tenant, reports, attrgetter("id"), lambda store, some: store.add_events(tenant, some))
 
-    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int) -> list[EventRow]:
-        return await self._of_job(tenant, job_id, lambda store: store.events(tenant, job_id, after=after, limit=limit))
+    async def events(
+        self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int
+    ) -> list[EventRow]:
+        return await self._of_job(
+            tenant, job_id, lambda store: store.events(tenant, job_id, after=after, since=since, limit=limit)
+        )
 
     async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
         return await self._routed(
@@ -163,8 +167,12 @@ class TokenRoutes(Routing):
 
         return await self._routed(tenant, go)
 
-    async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
-        told = await self._each(tenant, lambda store: store.revoke_tokens(tenant, ids, actor=actor))
+    async def revoke_tokens(
+        self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
+    ) -> list[Token | Refused]:
+        told = await self._each(
+            tenant, lambda store: store.revoke_tokens(tenant, ids, actor=actor, of_workers=of_workers)
+        )
         return [next((a for a in some if isinstance(a, Token)), some[0]) for some in zip(*told, strict=True)]
 
     async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:

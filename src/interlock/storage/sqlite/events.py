@@ -32,9 +32,11 @@ def write(connection: Connection, tenant: str, told: Sequence[Telling]) -> list[
     return [tuple(numbers[t.id, e.id] for e in t.events) for t in told]
 
 
-def of_job(connection: Connection, tenant: str, job_id: str, after: int, limit: int) -> list[EventRow]:
-    """The events of one job that come after a number, oldest first."""
-    facts = {"tenant": tenant, "id": job_id, "after": after, "limit": limit}
+def of_job(
+    connection: Connection, tenant: str, job_id: str, after: int, since: int | None, limit: int
+) -> list[EventRow]:
+    """The events of one job that come after a number, and later than a time, oldest first."""
+    facts = {"tenant": tenant, "id": job_id, "after": after, "since": since, "limit": limit}
     return [_row(*row) for row in connection.rows(_SQL["events"], facts)]
 
 

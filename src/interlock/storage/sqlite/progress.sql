@@ -46,7 +46,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: events
 SELECT e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
-FROM job_event e WHERE e.tenant = :tenant AND e.job_id = :id AND e.seq > :after ORDER BY e.seq LIMIT :limit;
+FROM job_event e WHERE e.tenant = :tenant AND e.job_id = :id AND e.seq > :after AND (:since IS NULL OR e.at > :since)
+ORDER BY e.seq LIMIT :limit;
 
 -- name: feed
 SELECT e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized

@@ -41,8 +41,10 @@ class TokenVerbs(ABC):
     async def tokens(self, tenant: str, *, before: str | None = None, limit: int = 50) -> list[Token]:
         return await self._read(lambda c: _page(c, tenant, before, limit))
 
-    async def revoke_tokens(self, tenant: str, ids: Sequence[str], *, actor: str) -> list[Token | Refused]:
-        return await self._write(lambda c: [_revoke(c, tenant, id, actor) for id in ids])
+    async def revoke_tokens(
+        self, tenant: str, ids: Sequence[str], *, actor: str, of_workers: bool = False
+    ) -> list[Token | Refused]:
+        return await self._write(lambda c: [_revoke(c, tenant, id, actor, of_workers) for id in ids])
 
     async def forget_tokens(self, older_than_seconds: float, limit: int) -> int:
         return await self._write(lambda c: _forget(c, round(older_than_seconds * SECOND), limit))
@@ -81,9 +83,12 @@ def _page(connection: Connection, tenant: str, before: str | None, limit: int) -
     return [_to_token(row) for row in rows]
 
 
-def _revoke(connection: Connection, tenant: str, id: str, actor: str) -> Token | Refused:
+def _revoke(connection: Connection, tenant: str, id: str, actor: str, of_workers: bool) -> Token | Refused:
+    found = _get(connection, tenant, id)
+    if found is None or (of_workers and found.worker_id is None):
+        return Refused(NotFound(id, what="token"))
     connection.db.execute(_SQL["revoke"], {"tenant": tenant, "id": id, "now": connection.now, "actor": actor})
-    return _get(connection, tenant, id) or Refused(NotFound(id, what="token"))
+    return _get(connection, tenant, id) or found
 
 
 def _forget(connection: Connection, older_than: int, limit: int) -> int:

@@ -110,14 +110,16 @@ begin
   where u.held;
 end $$;
 
--- The events of one job after a number, oldest first. The lock of its job gave each event its number, so none comes late.
-create or replace function interlock.events(p_tenant text, p_job_id uuid, p_after bigint, p_limit integer)
+-- The events of one job after a number, and later than a time, oldest first. The lock of its job gave each event its number, so none comes late.
+create or replace function interlock.events(p_tenant text, p_job_id uuid, p_after bigint, p_since timestamptz, p_limit integer)
 returns table (job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz, sanitized boolean)
   language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query select e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
-    from interlock.job_event e where e.tenant = p_tenant and e.job_id = p_job_id and e.seq > p_after order by e.seq limit p_limit;
+    from interlock.job_event e
+    where e.tenant = p_tenant and e.job_id = p_job_id and e.seq > p_after and (p_since is null or e.at > p_since)
+    order by e.seq limit p_limit;
 end $$;
 
 -- The events of all jobs after a place, as far as they are settled: below the horizon every transaction has ended, and whatever is

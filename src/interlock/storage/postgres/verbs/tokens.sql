@@ -43,15 +43,17 @@ begin
     order by k.created_at desc, k.id desc limit p_limit;
 end $$;
 
--- Revokes each token that lives, and tells of each that exists: who revoked it first, stays.
-create or replace function interlock.revoke_tokens(p_tenant text, p_ids uuid[], p_actor text)
+-- Revokes each token that lives, and tells of each that exists: who revoked it first, stays. Where only those of workers are
+-- meant, no other exists.
+create or replace function interlock.revoke_tokens(p_tenant text, p_ids uuid[], p_actor text, p_of_workers boolean)
 returns setof interlock.token language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   perform from interlock.token k where k.tenant = p_tenant and k.id = any(p_ids) order by k.id for update;
   update interlock.token k set revoked_at = interlock.clock(), revoked_by = p_actor
-    where k.tenant = p_tenant and k.id = any(p_ids) and k.revoked_at is null;
-  return query select k.* from interlock.token k where k.tenant = p_tenant and k.id = any(p_ids);
+    where k.tenant = p_tenant and k.id = any(p_ids) and k.revoked_at is null and (k.worker_id is not null or not p_of_workers);
+  return query select k.* from interlock.token k
+    where k.tenant = p_tenant and k.id = any(p_ids) and (k.worker_id is not null or not p_of_workers);
 end $$;
 
 -- Deletes those of these tokens that ended before a time.
