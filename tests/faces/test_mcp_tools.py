@@ -151,9 +151,9 @@ async def test_a_gate_is_decided_by_somebody_else_and_the_next_claim_carries_it(
 async def test_an_agent_that_asks_people_gets_no_link_to_answer_itself(api: Api, mode: str) -> None:
     async with agent(api, mode) as someone:
         job = await api.running(type="a")
-        for _ in range(2):
-            opened = await someone.does("request_approval", **grant(job), prompt="Go?")
-            assert set(opened) == {"approval", "receipt"}
+        await someone.does("request_approval", **grant(job), prompt="Go?")
+        opened = await someone.does("request_approval", **grant(job), prompt="Go?")
+        assert set(opened) == {"approval", "receipt"}
     assert "ilg_" not in json.dumps(opened)
     gate = await api.engine.gates.get(api.tenant, opened["approval"]["id"])
     assert gate.token_minted_by is None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from interlock.api.options import Options
 from interlock.storage.contract import Store
+from interlock.storage.objects.directory import Directory
+from interlock.wire import Limits
 from tests.api.rig import Api, serving
 from tests.faces.test_moonmind_jobs import act, claim, enqueue, refuses, running
 from tests.faces.words import NEVER, RFC3339, told
@@ -240,6 +244,35 @@ async def test_an_upload_that_stalls_is_cut_off(store: Store, clock: ManualClock
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert b"408" in await reader.readline()
         writer.close()
+
+
+async def test_a_form_whose_parameters_come_in_odd_pieces_is_refused(api: Api) -> None:
+    id = await running(api)
+    body = form(file=b"x", workerId=b"w1", name=b"a")
+    for odd in ("boundary*0=ed; boundary*1*=ge7; boundary*=x", "boundary*0=e; boundary*=x", "boundary*=''%ff; boundary*1=e",
+                "boundary*1=a; boundary*1*=b; boundary*0=c; boundary*=utf-8''d"):  # fmt: skip
+        refuses(await upload(api, id, body, f"multipart/form-data; {odd}"), 422, "invalid_queue_payload")
+        heading = body.replace(b'name="name"', odd.replace("boundary", "name").encode())
+        refuses(await upload(api, id, heading), 422, "invalid_queue_payload")
+
+
+async def test_a_tool_uploads_as_large_a_file_as_the_route_does(
+    store: Store, clock: ManualClock, tmp_path: Path
+) -> None:
+    limits = Limits(artifact=10 * 1024 * 1024)
+    objects = Directory(tmp_path / "artifacts")
+    async with serving(store, clock, Options(faces=["moonmind"]), objects=objects, limits=limits) as api:
+        id = await running(api)
+
+        async def keep(size: int) -> httpx2.Response:
+            content = base64.b64encode(b"x" * size)
+            arguments = b'{"jobId":"%b","workerId":"w1","name":"a","contentBase64":"%b"}' % (id.encode(), content)
+            return await api.send("/mcp/tools/call", b'{"tool":"queue.upload_artifact","arguments":%b}' % arguments)
+
+        assert told(await keep(limits.artifact), 200)["result"]["sizeBytes"] == limits.artifact
+        for over in (1, 2 * 1024 * 1024):
+            refuses(await keep(limits.artifact + over), 413, "artifact_too_large")
+        refuses(await api.send("/mcp/tools/call", b"["), 422, "invalid_queue_payload")
 
 
 async def test_a_form_with_a_long_heading_is_refused_before_it_is_read(api: Api) -> None:

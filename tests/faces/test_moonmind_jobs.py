@@ -56,7 +56,7 @@ async def test_a_new_job_has_every_field(api: Api) -> None:
     assert RFC3339.fullmatch(job["updatedAt"])
     empty = [name for name, value in job.items() if value is None]
     assert empty == [
-        "requestedByUserId", "affinityKey", "claimedBy", "leaseExpiresAt", "nextAttemptAt", "resultSummary",
+        "createdByUserId", "requestedByUserId", "affinityKey", "claimedBy", "leaseExpiresAt", "nextAttemptAt", "resultSummary",
         "errorMessage", "artifactsPath", "startedAt", "finishedAt",
     ]  # fmt: skip
     assert (job["type"], job["status"], job["priority"], job["payload"]) == ("codex_exec", "queued", 0, {"n": 1})

@@ -56,6 +56,19 @@ async def test_a_worker_claims_with_its_token_and_under_its_own_name_only(guarde
     refuses(response, 403, "worker_not_authorized")
 
 
+async def test_only_tokens_of_workers_are_revoked(guarded: Api) -> None:
+    admin = await guarded.as_role("admin")
+    own = [one["id"] for one in admin.ok(await admin.get("/v1/tokens"))["items"]]
+    _, record = await minted(admin, b'{"worker_id":"w1","allowedJobTypes":["t"," t ",""],"capabilities":[]}')
+    assert (record["allowedJobTypes"], record["capabilities"]) == (["t"], [])
+    for id in (*own, NEVER, "nonsense", "ffffffff-ffff-ffff-ffff-ffffffffffff"):
+        refuses(await admin.post(f"{BASE}/workers/tokens/{id}/revoke"), 404, "worker_token_not_found")
+    assert all(one["revoked_at"] is None for one in admin.ok(await admin.get("/v1/tokens"))["items"])
+    for _ in range(2):
+        ended = told(await admin.post(f"{BASE}/workers/tokens/{record['id'].upper()}/revoke"), 200)
+        assert (ended["id"], ended["isActive"]) == (record["id"], False)
+
+
 async def test_a_bad_token_lets_nobody_in(guarded: Api) -> None:
     for token in ("", "mmwt_", "mmwt_" + "0" * 48, "mmwt_" + "G" * 48, "ilk_" + "0" * 49):
         refuses(await claimed(guarded, token), 401, "worker_auth_failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,6 +22,11 @@ class Lenient(Request, frozen=True, kw_only=True, forbid_unknown_fields=False, r
     """The base of bodies and queries of a face: what nobody knows is passed over, as those servers did."""
 
     bare: ClassVar[str | None] = None  # the field that a bare array stands for
+
+    @classmethod
+    def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
+        """A body of this kind, and whether odd text in it was mended."""
+        return body.decode(raw, cls, limit=limit, mends=mends)
 
 
 class Said(Exception):
@@ -80,11 +85,12 @@ class FaceEndpoint(Endpoint):
         raw = await self._bytes(headers, receive, trail, limit=limit)
         if route.body is None or (route.body_optional and raw.strip() in (b"", b"null")):
             return None if route.body is None else route.body(), None
-        field = getattr(route.body, "bare", None)
+        assert issubclass(route.body, Lenient)
+        field = route.body.bare
         if field is not None and raw.lstrip().startswith(b"["):
             raw = b'{"%b":%b}' % (field.encode(), raw)
         try:
-            value, mended = body.decode(raw, route.body, limit=limit + len(field or "") + 8, mends=route.mends)
+            value, mended = route.body.read(raw, limit=limit + len(field or "") + 8, mends=route.mends)
         except Error as error:
             raise self._face.unreadable(error) from None
         return value, raw if mended else None

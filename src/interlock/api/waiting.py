@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from interlock.api import body
 from interlock.api.problems import Refusal
 from interlock.api.routes import Call
 from interlock.domain.decide import Release
@@ -81,6 +82,12 @@ async def claim_patiently(
             await call.engine.leases.finishes(call.who.tenant, orders)
             jobs = []
     return jobs
+
+
+async def whole_upload(call: Call[Any, Any], limit: int) -> bytes:
+    """The body of a route that reads it itself, all of it; refused as soon as it is known to be too large."""
+    body.reserve(call.headers, limit, call.trail.seat)
+    return await body.joined(upload_in_time(call, body.pieces_of(call.receive)), limit)
 
 
 async def upload_in_time(call: Call[Any, Any], pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

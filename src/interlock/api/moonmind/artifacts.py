@@ -8,7 +8,6 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api import body
 from interlock.api.face import Lenient
 from interlock.api.moonmind import shown
 from interlock.api.moonmind.door import refused
@@ -16,7 +15,7 @@ from interlock.api.moonmind.jobs import BASE, queue
 from interlock.api.moonmind.multipart import parts
 from interlock.api.moonmind.queue import Queue
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
-from interlock.api.waiting import upload_in_time
+from interlock.api.waiting import whole_upload
 from interlock.domain.artifact import Artifact, served_as
 from interlock.engine.artifacts import LONGEST_PAGE
 from interlock.engine.engine import Engine
@@ -37,10 +36,8 @@ class ArtifactQuery(Lenient, frozen=True, kw_only=True):
 @routes.add("POST", f"{BASE}/jobs/{{job_id}}/artifacts/upload", roles=["work"], raw_body=True, answers={201: None})
 async def upload_artifact(call: Call[None, Nothing]) -> Answer:
     """Keep a file of a job that is the caller's."""
-    limit = call.engine.limits.artifact + ROOM_FOR_FIELDS
     try:
-        body.reserve(call.headers, limit, call.trail.seat)
-        raw = await body.joined(upload_in_time(call, body.pieces_of(call.receive)), limit)
+        raw = await whole_upload(call, call.engine.limits.artifact + ROOM_FOR_FIELDS)
     except TooLarge as error:
         raise refused(413, "artifact_too_large", str(error)) from None
     try:

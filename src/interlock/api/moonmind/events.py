@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID, uuid5
@@ -16,16 +18,16 @@ from interlock import wire
 from interlock.api import stream
 from interlock.api.face import Lenient
 from interlock.api.moonmind.artifacts import newest
+from interlock.api.moonmind.bodies import Asked, Text
 from interlock.api.moonmind.jobs import BASE, queue
-from interlock.api.moonmind.queue import Text
 from interlock.api.native.shown import kept, raw
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
 from interlock.domain.artifact import Artifact
-from interlock.domain.job import HistoryRow
+from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.progress import Event, EventRow, Level, Report
 from interlock.engine.progress import LONGEST_PAGE
-from interlock.errors import Conflict
+from interlock.errors import Conflict, Invalid
 
 routes = Routes()
 
@@ -43,13 +45,23 @@ _BECAME: Final = {
 }
 
 
-class NewEvent(Lenient, frozen=True, kw_only=True):
+class NewEvent(Asked, frozen=True, kw_only=True):
     """A message about the progress of a job."""
 
     worker_id: Text
     message: Text
     level: Level = Level.INFO
     payload: msgspec.Raw = ABSENT
+
+    def event(self, *, sanitized: bool) -> Event:
+        message, payload = self.message.strip(), kept(self.payload)
+        if not message:
+            raise Invalid("message must have something to read", pointer="/message")
+        if payload == "null":
+            payload = None
+        if payload is not None and not payload.startswith("{"):
+            raise Invalid("payload must be an object or null", pointer="/payload")
+        return Event(wire.new_id(), self.level, message, payload, sanitized)
 
 
 class EventQuery(Lenient, frozen=True, kw_only=True):
@@ -77,8 +89,8 @@ class Told(NamedTuple):
 async def append_event(call: Call[NewEvent, Nothing]) -> Answer:
     """Tell of progress in a job that is the caller's."""
     body, desk = call.body, queue(call)
+    event = body.event(sanitized=call.sanitized)
     holder = await desk.holder(call.path["job_id"], body.worker_id)
-    event = Event(wire.new_id(), body.level, body.message, kept(body.payload), call.sanitized)
     try:
         (seq,) = await call.engine.progress.add_events(call.who.tenant, Report(*holder, (event,)))
     except Conflict:
@@ -91,51 +103,72 @@ async def append_event(call: Call[NewEvent, Nothing]) -> Answer:
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/events", roles=["read"], query=EventQuery, answers={200: None})
 async def list_events(call: Call[None, EventQuery]) -> Answer:
     """List what happened after a time, oldest first."""
-    after = call.query.micros
-    found = await _Watch(call).look()
-    items = [one.shown for one in found if after is None or one.at > after]
-    return answer({"items": items[: call.query.limit]})
+    items: list[dict[str, Any]] = []
+    async with aclosing(_Watch(call).news()) as pages:
+        async for page in pages:
+            items += [one.shown for one in page[: call.query.limit - len(items)]]
+            if len(items) == call.query.limit:
+                break
+    return answer({"items": items})
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/events/stream", roles=["read"], query=EventQuery, answers={200: None})
 async def stream_events(call: Call[None, EventQuery]) -> Answer:
     """Follow what happens to a job until it has ended."""
-    after = call.query.micros
     watch = _Watch(call)
-    first = await watch.look()
+    await watch.job()
 
     async def pieces() -> AsyncIterator[bytes]:
-        page = [one for one in first if after is None or one.at > after]
         while True:
-            if page:
-                yield b"".join(_line(one) for one in page)
+            async with aclosing(watch.news()) as pages:
+                async for page in pages:
+                    yield b"".join(_line(one) for one in page)
             if watch.ended:
                 return
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-            page = await watch.look()
 
     source = pieces()
     return stream.streamed(call, source, source)
 
 
 class _Watch:
-    """What was told of one job so far; each look finds what is new since the last."""
+    """What was told of one job after a time; each look finds what is new since the last."""
 
-    def __init__(self, call: Call[Any, Any]) -> None:
+    def __init__(self, call: Call[Any, EventQuery]) -> None:
         self._engine, self._tenant = call.engine, call.who.tenant
         self._job_id = wire.job_id(call.path["job_id"])
+        self._after = call.query.micros
         self._seq = 0
         self._version = 0
         self._artifacts: set[str] = set()
         self.ended = False
 
-    async def look(self) -> list[Told]:
-        """Whatever is new, in the order it happened."""
-        job = await self._engine.reads.job(self._tenant, self._job_id)
+    async def job(self) -> Job:
+        return await self._engine.reads.job(self._tenant, self._job_id)
+
+    async def news(self) -> AsyncGenerator[list[Told]]:
+        """Whatever is new in the order it happened, a page at a time: a job may have told of very much."""
+        job = await self.job()
+        others = deque(await self._others(job))
+        more = True
+        while more:
+            events = await self._engine.progress.events(self._tenant, job.id, after=self._seq, since=self._after)
+            more = len(events) == LONGEST_PAGE
+            page: list[Told] = []
+            for row in events:
+                while others and others[0].at < row.at:
+                    page.append(others.popleft())
+                page.append(_told(row))
+                self._seq = row.seq
+            if not more:
+                page += others
+            if page:
+                yield page
+        self.ended = job.status in TERMINAL  # read first: nothing is told after it
+
+    async def _others(self, job: Job) -> list[Told]:
+        """What is new of the job besides what its workers told, oldest first."""
         found: list[Told] = []
-        while page := await self._engine.progress.events(self._tenant, job.id, after=self._seq, limit=LONGEST_PAGE):
-            found += [_told(row) for row in page]
-            self._seq = page[-1].seq
         for artifact in await newest(self._engine, self._tenant, job.id, MOST_ARTIFACTS):
             if artifact.id not in self._artifacts:
                 self._artifacts.add(artifact.id)
@@ -144,8 +177,7 @@ class _Watch:
             rows = await self._engine.reads.history(self._tenant, job.id)
             found += [_became(row) for row in rows if self._version < row.version <= job.version]
             self._version = job.version
-        self.ended = job.status in TERMINAL  # read first: nothing is told after it
-        return sorted(found, key=lambda one: one.at)
+        return sorted((one for one in found if self._after is None or one.at > self._after), key=lambda one: one.at)
 
 
 def _told(row: EventRow) -> Told:

@@ -45,8 +45,8 @@ def _boundary(content_type: str | None) -> bytes:
         raise Malformed("the body must be multipart/form-data with a boundary")
     heading = Message()
     heading["content-type"] = content_type
-    boundary = heading.get_param("boundary")
-    if heading.get_content_type() != "multipart/form-data" or not isinstance(boundary, str) or not boundary:
+    boundary = _parameter(heading, "boundary", "content-type")
+    if heading.get_content_type() != "multipart/form-data" or boundary is None:
         raise Malformed("the body must be multipart/form-data with a boundary")
     return boundary.encode("latin-1", errors="replace")
 
@@ -60,5 +60,13 @@ def _heading(head: bytes) -> tuple[str | None, str | None]:
         field, colon, value = line.decode(errors="replace").partition(":")
         if colon and field.lower() not in heading:
             heading[field] = value.strip()
-    name = heading.get_param("name", header="content-disposition")
-    return name if isinstance(name, str) and name else None, heading.get("content-type")
+    return _parameter(heading, "name", "content-disposition"), heading.get("content-type")
+
+
+def _parameter(heading: Message, name: str, header: str) -> str | None:
+    """A parameter of a header; the library stumbles over some that RFC 2231 has in pieces, whose name is another's."""
+    try:
+        value = heading.get_param(name, header=header)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        raise Malformed(f"the header {header} cannot be read") from None
+    return value if isinstance(value, str) and value else None

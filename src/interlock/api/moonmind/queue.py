@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -11,8 +10,10 @@ from msgspec import Meta
 from interlock import wire
 from interlock.api.face import Lenient
 from interlock.api.moonmind import shown
+from interlock.api.moonmind.bodies import Asked, Text, stripped
 from interlock.api.moonmind.door import refused
 from interlock.api.routes import ABSENT
+from interlock.domain import principal
 from interlock.domain.artifact import Holder
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish
 from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Filter, Job
@@ -20,6 +21,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.operations import Needs
 from interlock.domain.policy import ClaimAsk, names
 from interlock.domain.principal import Principal
+from interlock.domain.progress import fitted
 from interlock.engine.answers import answered
 from interlock.engine.engine import Engine
 from interlock.errors import Conflict, Forbidden, Invalid, TooLarge
@@ -30,10 +32,9 @@ EXPIRY_DELAY_SECONDS: Final = 30
 LARGEST_STATE: Final = 64 * 1024
 
 Seconds = Annotated[int, Meta(ge=1)]
-Text = Annotated[str, Meta(min_length=1)]
 
 
-class Enqueue(Lenient, frozen=True, kw_only=True):
+class Enqueue(Asked, frozen=True, kw_only=True):
     """A job as a user asks for it."""
 
     type: Text
@@ -50,7 +51,7 @@ class Payload(Lenient, frozen=True, kw_only=True):
     required_capabilities: list[str] | None = None
 
 
-class ListJobs(Lenient, frozen=True, kw_only=True):
+class ListJobs(Asked, frozen=True, kw_only=True):
     """Which jobs a list shows."""
 
     status: str | None = None
@@ -58,7 +59,7 @@ class ListJobs(Lenient, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
-class Claim(Lenient, frozen=True, kw_only=True):
+class Claim(Asked, frozen=True, kw_only=True):
     """What a worker is ready to do."""
 
     worker_id: Text
@@ -67,21 +68,21 @@ class Claim(Lenient, frozen=True, kw_only=True):
     worker_capabilities: list[str] | None = None
 
 
-class Heartbeat(Lenient, frozen=True, kw_only=True):
+class Heartbeat(Asked, frozen=True, kw_only=True):
     """A sign of life."""
 
     worker_id: Text
     lease_seconds: Seconds
 
 
-class Completed(Lenient, frozen=True, kw_only=True):
+class Completed(Asked, frozen=True, kw_only=True):
     """A success report."""
 
     worker_id: Text
     result_summary: str | None = None
 
 
-class Failed(Lenient, frozen=True, kw_only=True):
+class Failed(Asked, frozen=True, kw_only=True):
     """A failure report, final unless it says otherwise."""
 
     worker_id: Text
@@ -89,20 +90,20 @@ class Failed(Lenient, frozen=True, kw_only=True):
     retryable: bool = False
 
 
-class CancelJob(Lenient, frozen=True, kw_only=True):
+class CancelJob(Asked, frozen=True, kw_only=True):
     """Why a job is to stop."""
 
     reason: str | None = None
 
 
-class Acknowledged(Lenient, frozen=True, kw_only=True):
+class Acknowledged(Asked, frozen=True, kw_only=True):
     """The work has stopped, as was asked."""
 
     worker_id: Text
     message: str | None = None
 
 
-class RuntimeState(Lenient, frozen=True, kw_only=True):
+class RuntimeState(Asked, frozen=True, kw_only=True):
     """Progress to go on from."""
 
     worker_id: Text
@@ -110,7 +111,7 @@ class RuntimeState(Lenient, frozen=True, kw_only=True):
     state: msgspec.Raw = ABSENT
 
 
-class Resubmit(Lenient, frozen=True, kw_only=True):
+class Resubmit(Asked, frozen=True, kw_only=True):
     """What is to be different in the new job."""
 
     payload: msgspec.Raw = ABSENT
@@ -129,10 +130,10 @@ class Queue:
     async def enqueue(self, asked: Enqueue) -> dict[str, Any]:
         needs = _needs(asked.payload)
         request = JobRequest(
-            type=asked.type,
+            type=asked.type.strip(),
             payload=asked.payload,
             priority=asked.priority,
-            affinity_key=asked.affinity_key,
+            affinity_key=(asked.affinity_key or "").strip() or None,
             max_attempts=asked.max_attempts,
             backoff=RETRY,
             expiry_delay_seconds=EXPIRY_DELAY_SECONDS,
@@ -154,8 +155,8 @@ class Queue:
 
     async def claim(self, asked: Claim) -> dict[str, Any]:
         who, policy = self._who, self._who.policy
-        types = frozenset(names(asked.allowed_types, what="allowedTypes")) if asked.allowed_types else None
-        given = names(asked.worker_capabilities or (), what="workerCapabilities")
+        types = frozenset(names(stripped(asked.allowed_types), what="allowedTypes")) or None
+        given = names(stripped(asked.worker_capabilities), what="workerCapabilities")
         ask = ClaimAsk(
             worker=self._worker(asked.worker_id),
             types=types,
@@ -179,6 +180,8 @@ class Queue:
 
     async def complete(self, job_id: str, asked: Completed) -> dict[str, Any]:
         worker, summary = self._worker(asked.worker_id), asked.result_summary
+        if summary is not None:  # work that is done is not lost for the length of a remark on it
+            summary = fitted(summary.replace("\x00", "\ufffd"), None, wire.REMARK_BYTES)
         return await self._finished(
             Complete(job_id, ANY_FENCE, worker, result_summary=summary, sanitized=self._sanitized)
         )
@@ -192,7 +195,14 @@ class Queue:
         return await self._finished(order)
 
     async def acknowledge(self, job_id: str, asked: Acknowledged) -> dict[str, Any]:
-        return await self._finished(CancelAck(job_id, ANY_FENCE, self._worker(asked.worker_id)))
+        """The same again answers the job that this worker has ended."""
+        worker = self._worker(asked.worker_id)
+        job = await self._job(job_id)
+        if job.status is Status.CANCELLED:
+            *_, end = await self._engine.reads.history(self._who.tenant, job.id)
+            if end.actor == principal.worker(worker):
+                return shown.job(job)
+        return await self._finished(CancelAck(job_id, ANY_FENCE, worker))
 
     async def cancel(self, job_id: str, asked: CancelJob) -> dict[str, Any]:
         if not self._who.may("operate") and (await self._job(job_id)).created_by != self._who.actor:
@@ -249,9 +259,10 @@ class Queue:
         return await self._engine.reads.job(self._who.tenant, wire.job_id(job_id))
 
     def _worker(self, worker_id: str) -> str:
-        if self._who.worker not in (None, worker_id):
+        worker = worker_id.strip()
+        if self._who.worker not in (None, worker):
             raise Forbidden(f"this credential belongs to worker {self._who.worker}")
-        return worker_id
+        return worker
 
 
 def _needs(payload: msgspec.Raw) -> Needs:
@@ -260,12 +271,7 @@ def _needs(payload: msgspec.Raw) -> Needs:
         said = msgspec.json.decode(payload, type=Payload)
     except msgspec.ValidationError as error:
         raise Invalid(f"payload: {error}", pointer="/payload") from None
-    return Needs((said.repository or "").strip() or None, tuple(_stripped(said.required_capabilities)))
-
-
-def _stripped(values: Sequence[str] | None) -> list[str]:
-    """Names as they are meant: without spaces around them, each once, and empty ones are none."""
-    return sorted({value.strip() for value in values or ()} - {""})
+    return Needs((said.repository or "").strip() or None, tuple(stripped(said.required_capabilities)))
 
 
 def _lease(seconds: int) -> float:

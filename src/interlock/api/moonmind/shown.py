@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from typing import Any, Final
+from uuid import UUID
 
 from interlock import wire
 from interlock.api.native.shown import raw, when
+from interlock.domain import principal
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
@@ -31,8 +33,8 @@ def job(found: Job) -> dict[str, Any]:
         "status": _STATUS[found.status],
         "priority": found.priority,
         "payload": raw(found.payload),
-        "createdByUserId": found.created_by,
-        "requestedByUserId": found.requested_by,
+        "createdByUserId": _user_id(found.created_by.removeprefix(principal.user(""))),
+        "requestedByUserId": _user_id(found.requested_by),
         "affinityKey": found.affinity_key,
         "claimedBy": found.worker,
         "leaseExpiresAt": when(found.lease_expires_at),
@@ -50,6 +52,14 @@ def job(found: Job) -> dict[str, Any]:
     if found.cancel_requested_at is not None:
         shown |= {"cancelRequestedAt": when(found.cancel_requested_at), "cancelReason": found.cancel_reason}
     return shown
+
+
+def _user_id(name: str | None) -> str | None:
+    """Users are UUIDs there; who is known by another name has none."""
+    try:
+        return None if name is None else str(UUID(name))
+    except ValueError:
+        return None
 
 
 def artifact(found: Artifact) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from interlock.api.face import Lenient
 from interlock.api.moonmind import shown
+from interlock.api.moonmind.bodies import Asked, stripped
 from interlock.api.moonmind.jobs import BASE
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.token import Token
@@ -18,7 +19,7 @@ routes = Routes()
 PAGE: Final = 200
 
 
-class NewWorkerToken(Lenient, frozen=True, kw_only=True):
+class NewWorkerToken(Asked, frozen=True, kw_only=True):
     """Whom a token is for, and what it allows; absent lists of repositories and types mean any."""
 
     worker_id: str
@@ -42,9 +43,9 @@ async def create_worker_token(call: Call[NewWorkerToken, Nothing]) -> Answer:
         roles=["work"],
         description=body.description,
         worker_id=body.worker_id,
-        types=body.allowed_job_types,
-        repositories=body.allowed_repositories,
-        capabilities=body.capabilities,
+        types=_named(body.allowed_job_types),
+        repositories=_named(body.allowed_repositories),
+        capabilities=_named(body.capabilities),
     )
     minted = await call.engine.tokens.create(call.who, request, for_moonmind=True)
     return answer({"token": minted.text, "workerToken": shown.token(minted.token)}, 201)
@@ -66,5 +67,10 @@ async def list_worker_tokens(call: Call[None, TokenQuery]) -> Answer:
 
 @routes.add("POST", f"{BASE}/workers/tokens/{{id}}/revoke", roles=["admin"], answers={200: None})
 async def revoke_worker_token(call: Call[None, Nothing]) -> Answer:
-    """End a token for good."""
-    return answer(shown.token(await call.engine.tokens.revoke(call.who, call.path["id"])))
+    """End a token for good; one that is no worker's is not known here."""
+    return answer(shown.token(await call.engine.tokens.revoke(call.who, call.path["id"], of_worker=True)))
+
+
+def _named(values: list[str] | None) -> list[str] | None:
+    """An empty list allows nothing, unlike one that is absent."""
+    return None if values is None else stripped(values)

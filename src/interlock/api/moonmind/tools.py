@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
@@ -10,8 +11,8 @@ import msgspec
 from interlock.api.face import Lenient
 from interlock.api.moonmind import shown
 from interlock.api.moonmind.artifacts import keep
+from interlock.api.moonmind.bodies import Asked, Text
 from interlock.api.moonmind.door import refused
-from interlock.api.moonmind.jobs import queue
 from interlock.api.moonmind.queue import (
     CancelJob,
     Claim,
@@ -21,17 +22,17 @@ from interlock.api.moonmind.queue import (
     Heartbeat,
     ListJobs,
     Queue,
-    Text,
 )  # fmt: skip
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
+from interlock.api.waiting import whole_upload
+from interlock.errors import Invalid, Malformed, TooLarge
 
 routes = Routes()
 
-LARGEST_CALL: Final = 8 * 1024 * 1024
 ANYBODY: Final = ("produce", "read", "work", "operate")
 
 
-class JobId(Lenient, frozen=True, kw_only=True):
+class JobId(Asked, frozen=True, kw_only=True):
     """Which job."""
 
     job_id: Text
@@ -61,7 +62,7 @@ class CancelJobById(CancelJob, frozen=True, kw_only=True):
     job_id: Text
 
 
-class UploadArtifact(Lenient, frozen=True, kw_only=True):
+class UploadArtifact(Asked, frozen=True, kw_only=True):
     """A file of a job, in base64."""
 
     job_id: Text
@@ -82,7 +83,7 @@ class ToolCall(Lenient, frozen=True, kw_only=True):
 class _Tool(NamedTuple):
     """What a tool takes, who may use it, and what it does."""
 
-    takes: type[Lenient]
+    takes: type[Asked]
     roles: tuple[str, ...]
     run: Callable[[Call[Any, Any], Queue, Any], Awaitable[dict[str, Any]]]
     description: str
@@ -128,26 +129,41 @@ async def list_tools(call: Call[None, Nothing]) -> Answer:
     )
 
 
-@routes.add(
-    "POST", "/mcp/tools/call", roles=ANYBODY, body=ToolCall, mends=True, largest_body=LARGEST_CALL, answers={200: None}
-)
-async def call_tool(call: Call[ToolCall, Nothing]) -> Answer:
-    """Use a tool."""
-    tool = TOOLS.get(call.body.tool)
+@routes.add("POST", "/mcp/tools/call", roles=ANYBODY, raw_body=True, answers={200: None})
+async def call_tool(call: Call[None, Nothing]) -> Answer:
+    """Use a tool; with one of them a whole file comes along."""
+    asked_for, mended = await _asked_for(call)
+    tool = TOOLS.get(asked_for.tool)
     if tool is None:
-        raise refused(404, "tool_not_found", f"there is no tool {call.body.tool}")
+        raise refused(404, "tool_not_found", f"there is no tool {asked_for.tool}")
     if call.who.roles.isdisjoint(tool.roles):
         raise refused(403, "worker_not_authorized", f"this needs the role {' or '.join(tool.roles)}")
-    if call.sanitized and "work" not in tool.roles:
+    if mended and "work" not in tool.roles:
         raise refused(422, "invalid_tool_arguments", "the arguments have a lone surrogate")
     try:
-        asked = msgspec.json.decode(call.body.arguments, type=tool.takes)
+        asked = tool.takes.of(asked_for.arguments)
     except msgspec.ValidationError as error:
         raise refused(422, "invalid_tool_arguments", str(error)) from None
-    return answer({"result": await tool.run(call, queue(call), asked)})
+    desk = Queue(call.engine, call.who, sanitized=mended)
+    return answer({"result": await tool.run(call, desk, asked)})
 
 
-def _schema(takes: type[Lenient]) -> dict[str, Any]:
+async def _asked_for(call: Call[None, Nothing]) -> tuple[ToolCall, bool]:
+    """The call, which may be as large as the largest artifact in base64, and whether odd text in it was mended."""
+    usual = call.service.options.largest_body
+    limit = -(-call.engine.limits.artifact // 3) * 4 + usual
+    try:
+        raw = await whole_upload(call, limit)
+        if len(raw) <= usual:
+            return ToolCall.read(raw, limit=limit, mends=True)
+        return await asyncio.to_thread(ToolCall.read, raw, limit=limit, mends=True)  # it takes a while
+    except TooLarge as error:
+        raise refused(413, "artifact_too_large", str(error)) from None
+    except (Invalid, Malformed) as error:
+        raise refused(422, "invalid_queue_payload", str(error)) from None
+
+
+def _schema(takes: type[Asked]) -> dict[str, Any]:
     """The schema of the arguments, in one piece."""
     (_,), parts = msgspec.json.schema_components([takes], ref_template="{name}")
     found: dict[str, Any] = parts[takes.__name__]
