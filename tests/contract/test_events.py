@@ -18,6 +18,7 @@ from tests.contract.gates import ballot, decided, waiting
 from tests.contract.progress import event, report, tell
 from tests.contract.test_poison_values import VALUES, WORDS
 from tests.support.eventually import eventually
+from tests.support.stores import SECOND
 
 START = Place(0, 0, SMALLEST_ID, 0)
 
@@ -47,6 +48,28 @@ async def feed(desk: Desk, after: Place = START, *, limit: int = 1000, at_least:
 
     await eventually(enough)
     return page
+
+
+async def test_events_are_read_from_a_time_on(desk: Desk) -> None:
+    job = await desk.running()
+    for message in "abcd":
+        desk.clock.advance(1)
+        await tell(desk, report(job, event(message), event(message)))
+    read = desk.store.events
+
+    async def found(since: int, **more: int) -> str:
+        rows = await read(desk.tenant, job.id, since=since, **{"limit": 10} | more)
+        return "".join(row.message for row in rows)
+
+    assert [await found(desk.clock.now - second * SECOND) for second in range(5)] == [
+        "",
+        "dd",
+        "ccdd",
+        "bbccdd",
+        "aabbccdd",
+    ]
+    assert await found(desk.clock.now - 2 * SECOND, after=5) == "cdd"
+    assert await found(desk.clock.now - 3 * SECOND, limit=3) == "bbc"
 
 
 async def test_an_event_is_kept_and_shown(desk: Desk) -> None:

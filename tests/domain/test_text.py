@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from interlock.domain.text import MAX_DEPTH, check, mend
+from interlock.domain.text import MAX_DEPTH, check, members, mend
 from interlock.errors import Error, Invalid, Malformed, TooLarge
 from tests.domain.json_texts import (
     GUARDS,
@@ -25,6 +25,25 @@ from tests.domain.json_texts import (
     values,
 )
 from tests.support.json_oracle import Oracle
+
+
+@fast
+@given(st.dictionaries(st.text(), values), st.booleans(), st.sampled_from([None, 2]))
+def test_the_members_of_an_object_are_the_texts_they_have(
+    value: dict[str, object], ascii_only: bool, indent: int | None
+) -> None:
+    text = " " + json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    found = list(members(text))
+    assert [name for name, _ in found] == list(value)
+    assert {name: json.loads(part) for name, part in found} == value
+    assert all(part in text for _, part in found)
+
+
+def test_a_member_keeps_every_digit_and_space() -> None:
+    text = '{ "a" : 1.10 ,"b":[ 1,2 ] , "c":{"d" : "}"}}'
+    assert dict(members(text)) == {"a": "1.10", "b": "[ 1,2 ]", "c": '{"d" : "}"}'}
+    with pytest.raises(ValueError, match="object"):
+        list(members("[]"))
 
 
 @fast

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from interlock.api.mcp.stdio import OpenRequests
 from interlock.cli.main import app
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
@@ -206,6 +207,28 @@ def test_what_came_before_the_end_of_the_input_is_answered(url: str) -> None:
         assert answers[2]["result"]["structuredContent"] == {"jobs": []}
         assert answers[3]["result"]["isError"] is False
         assert (running.returncode, "Traceback" in err) == (0, False)
+
+
+async def test_nobody_waits_for_answers_that_will_not_come() -> None:
+    requests = OpenRequests()
+    for id in ("9" * 5_000, "1e999", "NaN", '"\\ud800"', "true", "null", "1.5", "{}"):
+        requests.hear(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}')
+    for text in (
+        "",
+        "[",
+        '{"id":1,"method":"ping"}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\\ud800"}}',
+    ):
+        requests.hear(text)
+    await asyncio.wait_for(requests.answered(), PATIENCE_SECONDS)
+    for id in ("1", '"a"'):
+        requests.hear(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}')
+    waiting = asyncio.create_task(requests.answered())
+    requests.hear('{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}')
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    requests.ends(1)
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])

@@ -25,14 +25,14 @@ READ_BYTES: Final = 64 * 1024
 async def serve(native: Native, roles: frozenset[str], stop: asyncio.Event) -> None:
     """Answer until the input ends or it is time to stop, and then what came before; the event tells of both."""
     server = server_for(native, roles)
-    open_requests = _OpenRequests()
+    open_requests = OpenRequests()
     lines: Any = _Lines(sys.stdin.fileno(), open_requests, stop)
     async with stdio_server(stdin=lines) as (reading, writing):
         answers = _Answers(writing, open_requests)
         await server.run(reading, answers, server.create_initialization_options())
 
 
-class _OpenRequests:
+class OpenRequests:
     """The requests that have no answer yet."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _OpenRequests:
 class _Lines:
     """The lines of a client. They are read by a thread that nobody has to wait for when it is time to stop."""
 
-    def __init__(self, fd: int, open_requests: _OpenRequests, stop: asyncio.Event) -> None:
+    def __init__(self, fd: int, open_requests: OpenRequests, stop: asyncio.Event) -> None:
         self._fd = fd
         self._open = open_requests
         self._stop = stop
@@ -117,7 +117,7 @@ def _lines(fd: int) -> Iterator[bytes]:
 class _Answers:
     """The way to the client, on which every answer is seen."""
 
-    def __init__(self, stream: Any, open_requests: _OpenRequests) -> None:
+    def __init__(self, stream: Any, open_requests: OpenRequests) -> None:
         self._stream = stream
         self._open = open_requests
 

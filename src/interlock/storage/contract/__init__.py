@@ -117,10 +117,7 @@ class ProgressStore(Protocol):
     async def events(
         self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int
     ) -> list[EventRow]:
-        """The events of a job after a number, oldest first; none ever appears before one that was read.
-
-        With `since` only those later than that time.
-        """
+        """The events of a job after a number and a time, oldest first; none ever appears before one that was read."""
         ...
 
     async def feed(self, tenant: str, after: Place, *, limit: int) -> list[Fed]:
