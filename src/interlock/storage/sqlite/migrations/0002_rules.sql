@@ -138,7 +138,7 @@ END;
 -- REPLACE deletes a row and fires no trigger for that, so every table whose rows never change also looks at what is inserted.
 CREATE TRIGGER result_is_written_once BEFORE INSERT ON job_result
 WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM job_result WHERE tenant = NEW.tenant AND seq = NEW.seq)
-  OR NOT EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq AND status = 'succeeded'))
+  OR NOT EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq AND status IN ('succeeded', 'failed')))
 BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job ended with never changes; it is written when the job has ended');
 END;
