@@ -6,28 +6,20 @@ Every hot verb takes many items of one tenant, is one transaction, and answers e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from interlock.domain.approval import Approval, Ballot, GateFilter, Mint
-from interlock.domain.artifact import Artifact, NewArtifact, Opening, Orphan
 from interlock.domain.decide import Order
 from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats, Registry
-from interlock.domain.webhook import (
-    Channel,
-    Delivery,
-    DeliveryFilter,
-    Dispatch,
-    NewSubscription,
-    Settlement,
-    Subscribed,
-    Subscription,
-)  # fmt: skip
+from interlock.storage.contract.artifacts import ArtifactStore
+from interlock.storage.contract.artifacts import Objects as Objects
 from interlock.storage.contract.audit import AuditStore
 from interlock.storage.contract.operations import OperationStore
+from interlock.storage.contract.outbox import Outbox as Outbox
 from interlock.storage.contract.presence import PresenceStore
 from interlock.storage.contract.tokens import TokenStore
 from interlock.storage.swept import Swept
@@ -137,137 +129,6 @@ class ProgressStore(Protocol):
 
     async def has_ended(self, tenant: str, job_id: str) -> bool | None:
         """Whether a job has ended; None if there is no such job."""
-        ...
-
-
-class ArtifactStore(Protocol):
-    """The part of a store that keeps what is known of artifacts; Objects keeps their bytes."""
-
-    async def open_uploads(
-        self, tenant: str, openings: Sequence[Opening], *, quota: int | None
-    ) -> list[Refused | None]:
-        """Note keys before a byte is written under them, so that none is left for good; only for holders with room."""
-        ...
-
-    async def show_artifacts(
-        self, tenant: str, items: Sequence[NewArtifact], *, quota: int | None, whole: bool = False
-    ) -> list[Artifact | Refused]:
-        """Show files whose bytes are safe, and links, under the fence; with `whole` a single refusal means none."""
-        ...
-
-    async def abandon_objects(self, tenant: str, keys: Sequence[str]) -> None:
-        """Let what became no artifact be collected now."""
-        ...
-
-    async def artifact(self, tenant: str, job_id: str, artifact_id: str) -> Artifact | None: ...
-
-    async def artifact_home(self, tenant: str, artifact_id: str) -> str | None:
-        """The job that an artifact belongs to."""
-        ...
-
-    async def artifacts(
-        self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
-    ) -> list[Artifact]:
-        """Newest first; `before` is the time and id where the last page ended."""
-        ...
-
-    async def forget_artifacts(self, tenant: str, job_ids: Sequence[str]) -> int:
-        """Take the artifacts of jobs away and leave their bytes to be collected; how many there were."""
-        ...
-
-    async def artifact_bytes(self, tenant: str) -> int:
-        """The sizes of all files of a tenant together."""
-        ...
-
-    async def due_orphans(self, limit: int) -> list[Orphan]: ...
-
-    async def condemn_orphans(self, tenant: str, keys: Sequence[str]) -> list[str]:
-        """Those that are due, now lost to any upload; the caller deletes their bytes and drops them."""
-        ...
-
-    async def drop_orphans(self, tenant: str, keys: Sequence[str]) -> int:
-        """Forget condemned keys whose bytes are gone."""
-        ...
-
-
-class Objects(Protocol):
-    """Where the bytes of artifacts are, each under a key that is written once."""
-
-    @property
-    def where(self) -> str: ...
-
-    async def put(self, key: str, chunks: AsyncIterator[bytes]) -> None:
-        """Durable when it returns; what raises may leave a part behind, which is deleted like the whole."""
-        ...
-
-    def get(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """The bytes from start up to end; FileNotFoundError if they are not all there."""
-        ...
-
-    async def delete(self, keys: Sequence[str]) -> None:
-        """What is not there need not be deleted."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-class Outbox(Protocol):
-    """Who listens to what, and what is on its way to them; rows get in with the changes of jobs they tell of."""
-
-    async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
-        """Add a subscription; the same key with the same body answers the one that is there."""
-        ...
-
-    async def subscriptions(self, tenant: str, *, before: str | None = None, limit: int) -> list[Subscription]:
-        """Newest first, without secrets."""
-        ...
-
-    async def subscription(self, tenant: str, id: str) -> Subscription | None: ...
-
-    async def unsubscribe(self, tenant: str, id: str) -> bool:
-        """Take a subscription away with what was on its way to it; whether there was one."""
-        ...
-
-    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
-        """Let it go on until then, or without end; one that had ended lives again."""
-        ...
-
-    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
-        """Sign with a new secret, and with the last one too for a while; id None means that of jobs' own webhooks."""
-        ...
-
-    async def deliveries(self, tenant: str, filter: DeliveryFilter) -> list[Delivery]:
-        """Newest first."""
-        ...
-
-    async def redeliver(self, tenant: str, id: str) -> Delivery | None:
-        """Send it again, now, with all its tries before it."""
-        ...
-
-    async def due_channels(self, limit: int) -> list[Channel]:
-        """Where something is due: every tenant's longest waiting channel first, then everybody's second, and so on."""
-        ...
-
-    async def take(
-        self, tenant: str, wants: Sequence[tuple[str, int]], *, lease_seconds: float, fresh_secret: str
-    ) -> list[Dispatch]:
-        """Up to so many due deliveries of each channel; they are due again after the lease unless settled."""
-        ...
-
-    async def give_back(self, tenant: str, id: str, grab: int, delay_seconds: float) -> None:
-        """Hand a delivery back untried."""
-        ...
-
-    async def settle(self, tenant: str, settlement: Settlement) -> bool:
-        """Write what became of a try; False if the delivery is no longer the taker's."""
-        ...
-
-    async def sweep_subscriptions(self, older_than_seconds: float, limit: int) -> int:
-        """Delete subscriptions that ended or expired that long ago."""
-        ...
-
-    async def forget_deliveries(self, older_than_seconds: float, limit: int) -> int:
-        """Delete deliveries that were settled that long ago."""
         ...
 
 
