@@ -269,7 +269,7 @@ async def test_a_revoked_token_is_refused(guarded: Api) -> None:
     problem(await reader.get("/v1/me"), 401, "unauthenticated")
 
 
-@pytest.mark.parametrize("roles", [["work", "approve"], ["root"], []])
+@pytest.mark.parametrize("roles", [["work", "approve"], ["work", "admin"], ["work", "operate"], ["root"], []])
 async def test_roles_that_cannot_be_are_refused(guarded: Api, roles: list[str]) -> None:
     admin = await guarded.as_role("admin")
     problem(await admin.post("/v1/tokens", {"roles": roles}), 422, "invalid")

@@ -256,6 +256,8 @@ async def test_the_database_refuses_to_change_a_token_but_for_its_end(desk: Desk
         ((), None),
         (("king",), None),
         (("approve", "work"), None),
+        (("admin", "work"), None),
+        (("operate", "work"), None),
         (("admin", "work"), "w1"),
         (("operate", "work"), "w1"),
         (("approve",), "w1"),

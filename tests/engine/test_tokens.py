@@ -82,6 +82,8 @@ async def test_a_key_makes_one_token_and_says_which(tokens: Tokens) -> None:
         ({"roles": []}, "/roles"),
         ({"roles": ["king"]}, "/roles"),
         ({"roles": ["work", "approve"]}, "/roles"),
+        ({"roles": ["work", "admin"]}, "/roles"),
+        ({"roles": ["work", "operate"]}, "/roles"),
         ({"roles": ["work", "admin"], "worker_id": "w"}, "/roles"),
         ({"roles": ["read"], "worker_id": "w"}, "/roles"),
         ({"roles": ["work"], "worker_id": "a/b"}, "/worker_id"),

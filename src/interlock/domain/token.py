@@ -118,13 +118,12 @@ def roles(values: Iterable[str], *, worker_id: str | None) -> tuple[str, ...]:
         raise Invalid("a token needs at least one role", pointer="/roles")
     if unknown := sorted(set(given) - ROLES):
         raise Invalid(f"{unknown[0]!r} is not a role; there are {', '.join(sorted(ROLES))}", pointer="/roles")
-    if {"work", "approve"} <= set(given):
-        raise Invalid("work and approve never go together: nobody approves what they ask for", pointer="/roles")
-    if worker_id is not None:
-        if excess := sorted(set(given) - WORKER_ROLES):
-            raise Invalid(f"a worker's token may also produce and read, but not {excess[0]}", pointer="/roles")
-        if "work" not in given:
+    if "work" not in given:
+        if worker_id is not None:
             raise Invalid("a worker's token needs the role work", pointer="/roles")
+    elif excess := sorted(set(given) - WORKER_ROLES):
+        # With more than these it could decide about what it asks for, if only by a token that it makes itself.
+        raise Invalid(f"a token that may work may also produce and read, but not {excess[0]}", pointer="/roles")
     return given
 
 

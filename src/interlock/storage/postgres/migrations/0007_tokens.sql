@@ -21,8 +21,9 @@ create table interlock.token (
   primary key (tenant, id),
   check ((revoked_at is null) = (revoked_by is null)),
   check (expires_at is null or expires_at > created_at),
-  check (not roles @> array['work', 'approve']),
-  check (worker_id is null or (roles @> array['work'] and not roles && array['operate', 'admin']))
+  -- Whoever works neither approves nor could make a token that does.
+  check (not roles @> array['work'] or not roles && array['approve', 'operate', 'admin']),
+  check (worker_id is null or roles @> array['work'])
 );
 
 create unique index token_hash on interlock.token (hash);

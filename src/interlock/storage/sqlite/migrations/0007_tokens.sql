@@ -20,8 +20,10 @@ CREATE TABLE token (
   PRIMARY KEY (tenant, id),
   CHECK ((revoked_at IS NULL) = (revoked_by IS NULL)),
   CHECK (expires_at IS NULL OR expires_at > created_at),
-  CHECK (NOT (roles LIKE '%"work"%' AND roles LIKE '%"approve"%')),
-  CHECK (worker_id IS NULL OR (roles LIKE '%"work"%' AND roles NOT LIKE '%"operate"%' AND roles NOT LIKE '%"admin"%'))
+  -- Whoever works neither approves nor could make a token that does.
+  CHECK (roles NOT LIKE '%"work"%'
+    OR (roles NOT LIKE '%"approve"%' AND roles NOT LIKE '%"operate"%' AND roles NOT LIKE '%"admin"%')),
+  CHECK (worker_id IS NULL OR roles LIKE '%"work"%')
 ) WITHOUT ROWID;
 
 -- Found by its hash before the tenant is known.
