@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from interlock import assemble, config
 from interlock.cli import serve
 from interlock.storage.contract import Store
@@ -134,6 +136,68 @@ async def test_a_workers_odd_text_is_mended_and_marked_never_refused(api: Api) -
     clean = await api.running(type="clean")
     api.ok(await api.post(f"/v1/jobs/{clean['id']}/complete", {"fence": clean["lease"]["fence"], "result": "fine"}))
     assert (await api.job(clean["id"]))["sanitized"] is False
+
+
+# Two keys that replacing surrogates makes equal, beside one that stays as it is.
+COLLIDING = b'{"\\ud800":1,"\\udc00":2,"x":3}'
+COLLIDED = {"\ufffd": 2, "x": 3}
+
+
+@pytest.mark.parametrize("outcome", ["complete", "fail", "retry"])
+async def test_a_finish_whose_keys_become_equal_by_mending_is_taken(api: Api, outcome: str) -> None:
+    job = await api.running()
+    id, fence = job["id"], job["lease"]["fence"]
+    if outcome == "complete":
+        api.ok(await api.send(f"/v1/jobs/{id}/complete", b'{"fence":%d,"result":%b}' % (fence, COLLIDING)))
+        assert (await api.job(id))["result"] == COLLIDED
+    else:
+        body = b'{"fence":%d,"error":{"message":"no","details":%b},"retryable":%b}'
+        retryable = b"true" if outcome == "retry" else b"false"
+        api.ok(await api.send(f"/v1/jobs/{id}/fail", body % (fence, COLLIDING, retryable)))
+        assert (await api.job(id))["error"]["details"] == COLLIDED
+    assert (await api.job(id))["sanitized"] is True
+    assert api.ok(await api.get(f"/v1/jobs/{id}/history"))["items"][-1]["version"] == 3
+
+
+async def test_progress_whose_keys_become_equal_by_mending_is_taken(api: Api) -> None:
+    job = await api.running()
+    path, fence = f"/v1/jobs/{job['id']}", job["lease"]["fence"]
+    event = b'{"fence":%d,"events":[{"message":"m","payload":%b}]}' % (fence, COLLIDING)
+    api.ok(await api.send(f"{path}/events", event), 201)
+    api.ok(await api.send(f"{path}/steps", b'{"fence":%d,"name":"s","result":%b}' % (fence, COLLIDING)))
+    api.ok(await api.send(f"{path}/checkpoint", b'{"fence":%d,"seq":1,"data":%b}' % (fence, COLLIDING), method="PUT"))
+    beat = b'{"fence":%d,"checkpoint":{"seq":2,"data":%b},"events":[{"message":"n","payload":%b}]}'
+    api.ok(await api.send(f"{path}/heartbeat", beat % (fence, COLLIDING, COLLIDING)))
+    events = api.ok(await api.get(f"{path}/events"))["items"]
+    (step,) = api.ok(await api.get(f"{path}/steps"))["items"]
+    kept = [(one["payload"], one["sanitized"]) for one in events] + [(step["result"], step["sanitized"])]
+    assert kept == [(COLLIDED, True)] * 3
+    seen = await api.job(job["id"])
+    assert (seen["checkpoint"], seen["checkpoint_seq"], seen["sanitized"]) == (COLLIDED, 2, True)
+
+
+async def test_a_summary_that_was_changed_is_marked(api: Api) -> None:
+    job = await api.running()
+    body = {"fence": job["lease"]["fence"], "result_summary": "a\0b"}
+    api.ok(await api.post(f"/v1/jobs/{job['id']}/complete", body))
+    seen = await api.job(job["id"])
+    assert (seen["result_summary"], seen["sanitized"]) == ("a\ufffdb", True)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b'"prompt":"Go \\ud800?"',
+        b'"prompt":"Go?","details":' + COLLIDING,
+        b'"prompt":"Go?","checkpoint":{"seq":1,"data":' + COLLIDING + b"}",
+    ],
+)
+async def test_a_gate_with_odd_text_is_opened_and_marked(api: Api, part: bytes) -> None:
+    job = await api.running()
+    body = b'{"fence":%d,%b}' % (job["lease"]["fence"], part)
+    opened = api.ok(await api.send(f"/v1/jobs/{job['id']}/approvals", body), 201)
+    assert opened["approval"]["status"] == "open"
+    assert (await api.job(job["id"]))["sanitized"] is True
 
 
 async def test_only_the_item_with_odd_text_is_marked(api: Api) -> None:

@@ -71,7 +71,7 @@ FRAGMENTS = (
 soups = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
 # Well-formed apart from its leaves, with keys that repeat more often than not.
 strings = st.lists(
-    st.sampled_from(["a", "\\u0061", "\\\\", '\\"', "\\ud83d", "\\uDE00", HIGH, LOW, "[", "}", "~", "\\/"]),
+    st.sampled_from(["a", "\\u0061", "\\\\", '\\"', "\\ud83d", "\\uDE00", HIGH, LOW, "\ufffd", "[", "}", "~", "\\/"]),
     max_size=3,
 ).map(lambda parts: '"' + "".join(parts) + '"')
 structured = st.recursive(

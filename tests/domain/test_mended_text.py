@@ -66,16 +66,25 @@ def test_mended_text_means_the_same_with_surrogates_replaced(text: str) -> None:
         return
     result, flag = mended(text)
     sent = json.loads(text)
-    assert flag == (Oracle(text).verdict() is not None)
+    oracle = Oracle(text)
+    oracle.verdict()
+    assert flag == bool(oracle.lone)
+    assert mended(result) == (result, False)
     assert len(result.encode()) == len(text.encode("utf-8", "surrogatepass"))
-    if keys_stay_apart(sent):
-        assert mended(result) == (result, False)
+    if keys_stay_apart(sent) and not oracle.replaced:
         assert json.loads(result) == scrub(sent)
         assert checked(result) == result
 
 
 def test_keys_that_mending_makes_equal_are_all_kept() -> None:
     assert mended('{"\\ud800":1,"\\udfff":2,"\\ufffd":3}') == ('{"\\ufffd":1,"\\ufffd":2,"\\ufffd":3}', True)
+
+
+def test_a_text_that_was_mended_is_taken_again_though_keys_became_equal() -> None:
+    text, _ = mended('[{"\\ud800":1,"\\udfff":2,"b":3}]')
+    assert mended(text) == (text, False)
+    assert refusal(checked, text) == (Malformed, "/0/\ufffd")
+    assert refusal(mended, '{"\\ufffd":1,"\ufffd":2,"b":3,"b":4}') == (Malformed, "/b")
 
 
 def test_keys_equal_as_sent_are_still_refused_when_mending() -> None:

@@ -18,6 +18,7 @@ class Oracle:
         self.text, self.at, self.depth = text, 0, 0
         self.offences: list[tuple[type[Error], str]] = []
         self.lone: list[int] = []  # which of the offences are surrogates
+        self.replaced: list[int] = []  # and which are equal keys that replaced surrogates can have led to
 
     def verdict(self, *, mending: bool = False) -> tuple[type[Error], str] | None:
         try:
@@ -29,7 +30,7 @@ class Oracle:
         except NotJson:
             return Malformed, ""
         for index, (kind, pointer) in enumerate(self.offences):
-            if not (mending and index in self.lone):
+            if not (mending and (index in self.lone or index in self.replaced)):
                 return kind, re.sub("[\ud800-\udfff]", "\ufffd", pointer)
         return None
 
@@ -77,6 +78,8 @@ class Oracle:
                 inner = f"{pointer}/" + step.replace("~", "~0").replace("/", "~1")
                 if is_object:
                     if step in keys:
+                        if "\ufffd" in step:
+                            self.replaced.append(len(self.offences))
                         self.offences.append((Malformed, inner))
                     keys.append(step)
                     self.note(step, inner)

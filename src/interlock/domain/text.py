@@ -48,6 +48,17 @@ def _pairs(pairs: list[tuple[str, object]]) -> None:
         raise _Refused
 
 
+def _mendable_pairs(pairs: list[tuple[str, object]]) -> None:
+    """Refuse an object in which two keys are equal, unless mending can have made them so."""
+    if len(dict(pairs)) == len(pairs):
+        return
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen and _REPLACEMENT not in key:
+            raise _Refused
+        seen.add(key)
+
+
 def _int(digits: str) -> None:
     """Refuse an integer outside 64 bits, without ever converting a long one."""
     if len(digits) > 18 and not (len(digits) <= 20 and _INT_MIN <= int(digits) <= _INT_MAX):
@@ -67,6 +78,9 @@ def _constant(name: str) -> NoReturn:
 
 # The hooks return nothing: only the verdict is wanted, so that values are freed while the text is read.
 _STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=_int, parse_float=_float, parse_constant=_constant)
+_MENDABLE = json.JSONDecoder(
+    object_pairs_hook=_mendable_pairs, parse_int=_int, parse_float=_float, parse_constant=_constant
+)
 _SYNTAX = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
 
@@ -90,7 +104,8 @@ def mend(text: str | bytes, *, what: str, limit: int) -> tuple[str, bool]:
     """Check like `check`, but replace lone surrogates by U+FFFD and tell whether there were any."""
     # Keys are compared as sent: those that only mending makes equal all stay in the text, in their order, and
     # most readers take the last. Refusing would lose a finish, and renaming would change more than surrogates
-    # and could push the text over its limit; as it is, each replacement has the size of what it replaces.
+    # and could push the text over its limit; as it is, each replacement has the size of what it replaces. A text
+    # that was mended may be mended again on its way, so equal keys are let through where they hold a replacement.
     known, odd = _read(text, what, limit, mends=True)
     _judge(known, what, lone=False)
     mended = odd
@@ -183,14 +198,14 @@ def _decoded(data: bytes, what: str, *, mends: bool) -> tuple[str, bool]:
 
 
 def _judge(text: str, what: str, *, lone: bool) -> None:
-    """Refuse everything but surrogates; `lone` tells the explanation whether to look for those as well."""
+    """Refuse everything but surrogates; `lone` tells whether those are refused too, rather than mended."""
     # Depth 65 takes 65 brackets of each kind, so most texts need no count and few others a closer look.
     if len(text) > 2 * MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise Malformed(f"{what} is nested deeper than {MAX_DEPTH} levels")
     body = text.strip(_SPACE)
     try:
         # Faster than decode(), whose two searches for whitespace cost as much as reading a small object.
-        _, end = _STRICT.raw_decode(body)
+        _, end = (_STRICT if lone else _MENDABLE).raw_decode(body)
     except ValueError:
         raise _explain(text, what, lone=lone) from None
     if end != len(body):
@@ -242,7 +257,7 @@ def _explain(text: str, what: str, *, lone: bool) -> Malformed | Invalid:
             seen = keys[-1] if keys else None
             if seen is not None and path[-1] is None:
                 path[-1] = value
-                if value in seen:
+                if value in seen and (lone or _REPLACEMENT not in value):
                     return _at(Malformed, f"{what} has a duplicate key", path)
                 seen.add(value)
             if lone and _SURROGATE.search(value):

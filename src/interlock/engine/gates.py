@@ -154,7 +154,7 @@ class Gates:
             raise Invalid("a gate needs a prompt that people can read", pointer="/prompt")
         if order.required > 1 and order.schema is not None:
             raise Invalid("with several votes there is no data, and so no schema", pointer="/schema")
-        details, mended = order.details, prompt != order.prompt
+        details, mended = order.details, order.sanitized or prompt != order.prompt
         if details is not None:
             details, more = text.mend(details, what="details", limit=self._limits.payload)
             mended = mended or more
@@ -180,8 +180,9 @@ class Gates:
         """The checkpoint that comes along; it is saved under the very grant that asks."""
         if order.checkpoint is None:
             return None
-        data, mended = text.mend(order.checkpoint.data, what="checkpoint", limit=self._limits.checkpoint)
-        return Checkpoint(id, order.fence, worker, order.checkpoint.seq, data, mended)
+        sent = order.checkpoint
+        data, mended = text.mend(sent.data, what="checkpoint", limit=self._limits.checkpoint)
+        return Checkpoint(id, order.fence, worker, sent.seq, data, sent.sanitized or mended)
 
 
 def _may_approve(who: Principal) -> None:

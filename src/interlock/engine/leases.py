@@ -145,8 +145,8 @@ class Leases:
             case Complete():
                 if order.result is None and order.result_summary is None and id == order.id:
                     return order
-                summary, mended = wire.remark(order.result_summary, "result_summary"), order.sanitized
-                result = order.result
+                summary, result = wire.remark(order.result_summary, "result_summary"), order.result
+                mended = order.sanitized or summary != order.result_summary
                 if result is not None:
                     result, more = text.mend(result, what="result", limit=self._limits.result)
                     mended = mended or more

@@ -157,13 +157,14 @@ class Progress:
         wire.whole(step.fence, "fence", 0, LARGEST_NUMBER)
         wire.whole(step.occurrence, "occurrence", 0, LARGEST_OCCURRENCE)
         result, mended = text.mend(step.result, what="result", limit=self._limits.step)
+        function = wire.remark(step.function, "function")
         return step._replace(
             id=wire.job_id(step.id),
             worker=wire.name(step.worker, "worker"),
             name=wire.name(step.name, "name"),
             result=result,
-            function=wire.remark(step.function, "function"),
-            sanitized=step.sanitized or mended,
+            function=function,
+            sanitized=step.sanitized or mended or function != step.function,
         )
 
     def _mended_report(self, report: Report) -> Report:
