@@ -17,7 +17,7 @@ from interlock.domain.registry import Agent, Defaults, JobType, QueueStats
 from interlock.domain.token import Token
 from interlock.wire import when
 
-NOT_LISTED: Final = frozenset({"payload", "checkpoint", "result", "error"})
+NOT_LISTED: Final = frozenset({"payload", "checkpoint", "result", "error", "awaiting"})
 
 
 class JobShown(msgspec.Struct, gc=False):
@@ -54,7 +54,7 @@ class JobShown(msgspec.Struct, gc=False):
     retry_count: int
     lease: dict[str, Any] | None
     gate_id: str | None
-    awaiting: Sequence[str]
+    awaiting: Sequence[str] | UnsetType
     cancel_requested_at: str | None
     cancel_reason: str | None
     checkpoint: Raw | UnsetType | None

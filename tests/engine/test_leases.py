@@ -18,7 +18,7 @@ from interlock.engine.engine import Engine
 from interlock.engine.leases import LONGEST_PAUSE_SECONDS
 from interlock.errors import Invalid, LeaseLost, Malformed, NotFound, TooLarge
 from interlock.storage.contract import Store
-from interlock.wire import error_body, job_request
+from interlock.wire import error_body, job_request, new_id
 from tests.support.eventually import PATIENCE_SECONDS
 
 
@@ -158,6 +158,45 @@ async def test_single_finishes_made_at_once_each_get_their_own_answer(
     assert [job.result for job in await store.get("acme", [job.id for job in jobs]) if job is not None] == [
         None if n == 7 else str(n) for n in range(20)
     ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["{", "[]", "null", '{"tokens":-1}', '{"tokens":"1"}', '{"tokens":true}', '{"":1}', '{"a\\n":1}', '{"n":1e999}'],
+)
+async def test_usage_is_numbers_from_0_on_by_name(interlock_engine: Engine, who: Principal, said: str) -> None:
+    id, fence = await grant(interlock_engine, who)
+    with pytest.raises((Invalid, Malformed)) as caught:
+        await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage=said))
+    assert isinstance(caught.value, Malformed) or caught.value.pointer in ("/usage", "/n")
+    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage='{"tokens":0,"cost":0.5}'))
+    assert (await interlock_engine.reads.job("acme", id)).usage == '{"tokens":0,"cost":0.5}'
+
+
+async def test_usage_has_a_limit_and_odd_text_in_it_is_mended(interlock_engine: Engine, who: Principal) -> None:
+    id, fence = await grant(interlock_engine, who)
+    many = json.dumps({f"{n:05}": 1 for n in range(800)}, separators=(",", ":"))
+    edge = many[:-1] + " " * (8192 - len(many)) + "}"
+    with pytest.raises(TooLarge):
+        await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage=edge[:-1] + " }"))
+    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage=edge))
+    id, fence = await grant(interlock_engine, who)
+    await interlock_engine.leases.complete("acme", Complete(id, fence, "w", usage='{"\\ud800":1,"\\udc00":2}'))
+    job = await interlock_engine.reads.job("acme", id)
+    assert (job.usage, job.sanitized) == ('{"\\ufffd":1,"\\ufffd":2}', True)
+
+
+async def test_a_release_names_at_most_a_thousand_children(interlock_engine: Engine, who: Principal) -> None:
+    id, fence = await grant(interlock_engine, who)
+    born = await interlock_engine.jobs.enqueue_batch(
+        who, [job_request({"type": "child", "parent_id": id}) for _ in range(1000)]
+    )
+    children = tuple(child.id for child in born)
+    with pytest.raises(Invalid, match="at most 1000 children") as caught:
+        await interlock_engine.leases.release("acme", Release(id, fence, "w", children=(new_id(), *children)))
+    assert caught.value.pointer == "/children"
+    await interlock_engine.leases.release("acme", Release(id, fence, "w", children=children))
+    assert len((await interlock_engine.reads.job("acme", id)).awaiting) == 1000
 
 
 @pytest.mark.parametrize("odd", ["nul \x00 byte", "lone \ud800 surrogate", "\u202ebidi"])

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import interlock
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.progress import Level
@@ -281,6 +283,29 @@ async def test_a_worker_with_one_place_runs_a_parent_that_awaits_ten_children(ap
     assert (job.attempt, job.releases) == (1, 1)
     born = await (await app.client()).children(handle.id)
     assert [(one.type, one.parent_id) for one in born] == [("child", handle.id)] * 10
+
+
+async def test_more_children_than_a_release_may_name_are_awaited_in_turns(
+    app: StoreApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.worker.executor.MOST_CHILDREN", 4)
+    waits: list[int] = []
+
+    @app.task
+    async def child(n: int) -> int:
+        return n
+
+    @app.task
+    async def parent(ctx: interlock.Context) -> int:
+        waits.append(len(await (await app.client()).children(ctx.id)))
+        return sum(await ctx.results(await ctx.enqueue_many(child, [{"n": n} for n in range(10)])))
+
+    handle = await parent.enqueue()
+    await app.drain(concurrency=1)
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 45
+    assert waits[0] == 0
+    assert set(waits[1:]) == {10}
+    assert (await app.job(handle.id)).attempt == 1
 
 
 async def test_children_are_awaited_one_after_another_and_never_born_twice(app: StoreApp) -> None:

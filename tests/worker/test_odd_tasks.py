@@ -171,6 +171,10 @@ async def test_usage_is_told_in_numbers_that_can_be_summed(app: StoreApp) -> Non
         ctx.usage(cost=Decimal("0.25"), tokens=3)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="cost must be a number"):
             ctx.usage(cost=float("nan"))
+        with pytest.raises(ValueError, match="cost must be a number from 0 on"):
+            ctx.usage(cost=-1)
+        with pytest.raises(ValueError, match="visible"):
+            ctx.usage(**{"": 1})
         return "done"
 
     handle = await thinking.enqueue()

@@ -90,7 +90,7 @@ class JobShape(Struct, kw_only=True):
     lease: LeasePart | None
     heartbeat_at: datetime | None
     gate_id: str | None
-    awaiting: tuple[str, ...]
+    awaiting: tuple[str, ...] = ()
     cancel_requested_at: datetime | None
     cancel_reason: str | None
     checkpoint: Raw = _LEFT_OUT
@@ -234,7 +234,7 @@ def read(body: bytes | Raw, kind: type[T]) -> T:
 
 
 def job(shape: JobShape, *, listed: bool = False) -> Job:
-    """In a list payload, result, checkpoint and error stay behind; elsewhere a null is what the job carries."""
+    """In a list what may be large stays behind, also whom a job waits for; elsewhere a null is what the job carries."""
     agent, lease = shape.agent, shape.lease
     waits = shape.status in (Status.QUEUED, Status.RETRY)
     given: dict[str, object] = {

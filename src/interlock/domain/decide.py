@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlock.domain import principal
 from interlock.domain.approval import OpenGate
@@ -20,6 +20,8 @@ from interlock.domain.moment import micros
 from interlock.domain.overdue import SWEEP, expire_gate, pass_deadline
 from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
 from interlock.errors import AlreadyFinished, CancelRequested, Error, LeaseLost, NoCancelRequested, NotRunning
+
+MOST_CHILDREN: Final = 1000  # that a job waits for at a time: each is named by it until it has ended
 
 
 class Complete(NamedTuple):

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
+from interlock.domain import text
 from interlock.domain.progress import StepRow
+from interlock.errors import Invalid
 
 USAGE: Final = "interlock.usage"  # the name under which runs keep it
+LARGEST: Final = 8 * 1024  # bytes of JSON: it stands in every list of jobs
+
+
+def mended(said: str) -> tuple[str, bool]:
+    """What a worker says its job has used up, fit to be kept, and whether odd text in it was replaced."""
+    kept, changed = text.mend(said, what="usage", limit=LARGEST)
+    amounts = json.loads(kept)
+    if not isinstance(amounts, dict):
+        raise Invalid("usage is an object of amounts by name", pointer="/usage")
+    for name, amount in amounts.items():
+        if not text.is_visible_name(name):
+            raise Invalid("usage goes by names of 1 to 200 visible characters", pointer="/usage")
+        if not is_amount(amount):
+            raise Invalid(f"usage is told in numbers from 0 on, and {name} is none", pointer="/usage")
+    return kept, changed
+
+
+def is_amount(value: Any) -> bool:
+    """Whether something can have been used up, and be summed."""
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0
 
 
 def kept_by(job_id: str, *, is_told_again: bool) -> str:
@@ -40,8 +63,8 @@ def together(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return dict(sums)
 
 
-def _amounts(text: str) -> dict[str, float]:
-    """What can be summed of a JSON text: any worker may keep a step of this name."""
-    found = json.loads(text)
+def _amounts(kept: str) -> dict[str, float]:
+    """What can be summed of a JSON text: any worker may keep a step of this name, with anything in it."""
+    found = json.loads(kept)
     named = found.items() if isinstance(found, dict) else ()
-    return {name: amount for name, amount in named if type(amount) in (int, float)}
+    return {name: amount for name, amount in named if text.is_visible_name(name) and is_amount(amount)}

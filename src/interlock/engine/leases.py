@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from interlock import wire
-from interlock.domain import text
-from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
+from interlock.domain import text, usage
+from interlock.domain.decide import MOST_CHILDREN, CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Job, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
@@ -143,14 +143,20 @@ class Leases:
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         match order:
             case Complete():
-                if order.result is None and order.result_summary is None and id == order.id:
+                if order.result is order.result_summary is order.usage is None and id == order.id:
                     return order
                 summary, result = wire.remark(order.result_summary, "result_summary"), order.result
                 mended = order.sanitized or summary != order.result_summary
                 if result is not None:
                     result, more = text.mend(result, what="result", limit=self._limits.result)
                     mended = mended or more
-                return order._replace(id=id, worker=worker, result=result, result_summary=summary, sanitized=mended)
+                used = order.usage
+                if used is not None:
+                    used, more = usage.mended(used)
+                    mended = mended or more
+                return order._replace(
+                    id=id, worker=worker, result=result, result_summary=summary, usage=used, sanitized=mended
+                )
             case Fail():
                 wire.seconds(order.retry_after_seconds, "retry_after_seconds", 0, LONGEST_RETRY_AFTER_SECONDS)
                 error, mended = text.mend(order.error, what="error", limit=self._limits.error)
@@ -164,6 +170,8 @@ class Leases:
                 if sum(x is not None for x in (order.run_at, order.delay_seconds, order.children or None)) > 1:
                     raise Invalid("release at a time, after a delay or when children have ended, not several")
                 wire.seconds(order.delay_seconds, "delay_seconds", 0, wire.LONGEST_DELAY_SECONDS)
+                if len(order.children) > MOST_CHILDREN:
+                    raise Invalid(f"a job waits for at most {MOST_CHILDREN} children at a time", pointer="/children")
                 children = tuple(wire.job_id(child, "children") for child in order.children)
                 return order._replace(
                     id=id, worker=worker, reason=wire.remark(order.reason, "reason"), children=children

@@ -19,6 +19,7 @@ from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.job import Checkpoint, Job
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.progress import Event, Level, Report, Step
+from interlock.domain.text import is_visible_name
 from interlock.domain.usage import USAGE, kept_by, summed, together
 from interlock.errors import IdempotencyKeyReuse, Unavailable
 from interlock.sdk import values
@@ -121,8 +122,10 @@ class Context:
     def usage(self, **amounts: float) -> None:
         """Add to what the job has used up, such as tokens and cost; kept with its result, and with failed attempts."""
         for name, amount in amounts.items():
-            if not math.isfinite(amount):
-                raise ValueError(f"{name} must be a number that can be summed, not {amount}")
+            if not math.isfinite(amount) or amount < 0:
+                raise ValueError(f"{name} must be a number from 0 on that can be summed, not {amount}")
+            if not is_visible_name(name):
+                raise ValueError(f"usage goes by names of 1 to 200 visible characters, not {name!r}")
             self._usage[name] += amount if isinstance(amount, int) else float(amount)
 
     async def approve(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from interlock import tracing
 from interlock.client.port import error_body
-from interlock.domain.decide import CancelAck, Complete, Finish
+from interlock.domain.decide import MOST_CHILDREN, CancelAck, Complete, Finish
 from interlock.domain.decide import Fail as Failed
 from interlock.domain.decide import Release as Released
 from interlock.domain.retry import SECOND
@@ -153,7 +153,8 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
             run_at = None if until is None else int(until.timestamp() * SECOND)
             return Released(*run.holder, suspended.reason, run_at, suspended.after_seconds)
         case AwaitsChildren(children=children):
-            return Released(*run.holder, "waits for children", children=children)
+            # What is left is met by the next run, which waits for it then.
+            return Released(*run.holder, "waits for children", children=children[:MOST_CHILDREN])
         case AwaitsApproval():
             return None  # opening the gate has ended the grant
         case _:

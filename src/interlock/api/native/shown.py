@@ -29,7 +29,7 @@ async def listed(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
     """Jobs of a list, which leaves out what may be large; a null would say that a job has none."""
     items = await jobs(call, found)
     for item in items:
-        item.payload = item.checkpoint = item.result = item.error = UNSET
+        item.payload = item.checkpoint = item.result = item.error = item.awaiting = UNSET
     return items
 
 
