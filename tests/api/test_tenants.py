@@ -85,6 +85,18 @@ async def test_a_cursor_serves_one_list_of_one_tenant(guarded: Api) -> None:
         assert answer.status_code == 422 or n == len(cursor) - 1
 
 
+async def test_the_head_of_history_tells_nothing_of_others(guarded: Api) -> None:
+    mine, theirs = await guarded.as_role("admin"), f"{guarded.tenant}-theirs"
+    await make_world(guarded, guarded.tenant)
+    head = mine.ok(await mine.get("/v1/audit/head"))
+    await make_world(guarded, theirs)
+    assert (
+        mine.ok(await mine.get("/v1/audit/head")) == head == {"head": await guarded.engine.reads.head(guarded.tenant)}
+    )
+    admin = await guarded.as_role("admin", tenant=theirs)
+    assert admin.ok(await admin.get("/v1/audit/head")) != head
+
+
 def _same(response: Any, ids: dict[str, str]) -> str:
     text: str = response.text
     for id in ids.values():

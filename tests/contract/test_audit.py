@@ -9,6 +9,7 @@ import pytest
 
 from interlock.domain.audit import history_hash
 from interlock.domain.lifecycle import Status
+from interlock.storage import chains
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
@@ -30,7 +31,7 @@ async def test_each_hash_covers_its_row_and_the_hash_before(desk: Desk) -> None:
 
 async def test_the_same_script_makes_the_same_hashes_on_both_engines(tmp_path: Path, postgres: Postgres) -> None:
     """G30, down to the bytes of the audit."""
-    chains, heads = [], []
+    told, heads = [], []
     ids = [f"0193a1b2-0000-7000-8000-{n:012x}" for n in range(4)]
     for engine in ENGINES:
         clock = ManualClock()
@@ -43,10 +44,10 @@ async def test_the_same_script_makes_the_same_hashes_on_both_engines(tmp_path: P
             clock.advance(5)
             await desk.sweep()
             await Desk(store, "b", clock).add(id=ids[3])
-            chains.append([[row.hash for row in await desk.history(id)] for id in ids])
+            told.append([[row.hash for row in await desk.history(id)] for id in ids])
             heads.append(await store.head())
             assert (await store.verify()).first_bad is None
-    assert chains[0] == chains[1]
+    assert told[0] == told[1]
     assert heads[0] == heads[1]
 
 
@@ -168,6 +169,26 @@ async def test_the_head_changes_with_every_transition_and_with_nothing_else(
         seen.append(await store.head())
         assert len(set(seen)) == len(seen)
         assert all(len(head) == 64 for head in seen)
+
+    await with_own_store(engine, tmp_path, postgres, use)
+
+
+async def test_the_head_of_a_tenant_is_changed_by_nobody_else(
+    engine: str, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chains, "ENDS_AT_ONCE", 2)  # so that it is read in several pieces
+
+    async def use(store: Store, place: str) -> None:
+        one, other = Desk(store, "one", ManualClock()), Desk(store, "other", ManualClock())
+        nothing = await store.head("one")
+        await one.add_all([new_job() for _ in range(5)])
+        head, everybody = await store.head("one"), await store.head()
+        assert nothing != head == everybody
+        await other.add()
+        assert (await store.head("one"), await store.head("nobody")) == (head, nothing)
+        assert len({head, await store.head("other"), await store.head()}) == 3
+        await one.claim()
+        assert await store.head("one") != head
 
     await with_own_store(engine, tmp_path, postgres, use)
 

@@ -15,6 +15,7 @@ from interlock.domain.registry import Agent, JobType
 from interlock.domain.shards import birth_shard
 from interlock.domain.token import NewToken
 from interlock.errors import IdempotencyKeyReuse, Invalid, NotFound, TenantMoved, Unavailable
+from interlock.storage import chains
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.opening import open_router
@@ -269,6 +270,17 @@ async def test_a_verification_goes_from_shard_to_shard(wide: Desk, spread: Sprea
     assert parts > 2
     with pytest.raises(Invalid):
         await wide.store.verify_part(wide.tenant, after="c/", jobs=2)
+
+
+async def test_a_head_covers_the_chains_of_all_shards_in_their_order(
+    wide: Desk, spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await on_both(wide, spread, 3)
+    jobs = await wide.store.find(wide.tenant, Filter())
+    ends = [(wide.tenant, id, (await wide.history(id))[-1].hash) for id in sorted(job.id for job in jobs)]
+    assert len(ends) == 6
+    monkeypatch.setattr(chains, "ENDS_AT_ONCE", 2)
+    assert await wide.store.head(wide.tenant) == chains.head(ends)
 
 
 async def test_a_supplier_may_go_by_type(addresses: dict[str, str], clock: ManualClock, tenant: str) -> None:

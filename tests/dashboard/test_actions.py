@@ -295,7 +295,7 @@ async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: 
     await follow(page.get_by_role("link", name="Verify"))
     assert "every chain fits" in await page.get_by_role("status").inner_text()
     await follow(page.get_by_role("link", name="Show the head"))
-    assert await page.inner_text(".digest") == await board.engine.reads.head()
+    assert await page.inner_text(".digest") == await board.engine.reads.head(stage.tenant)
 
 
 async def test_somebody_is_told_told_again_and_told_no_more(board: Board, stage: Scene, page: Page) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
 
 from interlock.domain.audit import VerifiedPart, history_hash
 from interlock.errors import Invalid
 from interlock.storage.contract import Verdict
+
+BEFORE_ALL: Final = "00000000-0000-0000-0000-000000000000"
+ENDS_AT_ONCE: Final = 2_000
+
+Ends = Sequence[tuple[str, bytes]]  # the last hash of the history of each job, by job
 
 
 def verify(rows: Iterable[tuple[Any, ...]]) -> Verdict:
@@ -76,4 +81,15 @@ def head(ends: Iterable[tuple[str, str, bytes]]) -> str:
     """The head of all these chains."""
     whole = Head()
     whole.add(ends)
+    return str(whole)
+
+
+async def head_of(tenants: Iterable[str], ends: Callable[[str, str, int], Awaitable[Ends]]) -> str:
+    """The head of all chains of these tenants; they are read some at a time, since there may be any number of them."""
+    whole = Head()
+    for tenant in sorted(tenants):
+        after = BEFORE_ALL
+        while some := await ends(tenant, after, ENDS_AT_ONCE):
+            whole.add((tenant, *end) for end in some)
+            after = some[-1][0]
     return str(whole)

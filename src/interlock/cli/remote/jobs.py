@@ -77,7 +77,8 @@ class RemoteReads:
         items = read(values.members(answer.body)["items"], list[QueueShape])
         return [queue(one) for one in items]
 
-    async def head(self) -> str:
+    async def head(self, tenant: str | None = None) -> str:
+        """That of the tenant the token belongs to: a server tells of no other."""
         return read(values.members((await self._line.get("/v1/audit/head")).body)["head"], str)
 
 

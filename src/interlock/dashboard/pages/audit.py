@@ -47,8 +47,9 @@ async def verify(ask: Ask) -> View | Reply:
 
 @pages.get("/audit/head", roles=["admin"])
 async def head(ask: Ask) -> View | Reply:
-    """Show the one hash over all chains, to be kept elsewhere."""
-    return show("audit.html", finding=None, turns=None, part=None, head=await ask.engine.reads.head(), verified=0)
+    """Show the one hash over all chains of the tenant, to be kept elsewhere."""
+    whole = await ask.engine.reads.head(ask.tenant)
+    return show("audit.html", finding=None, turns=None, part=None, head=whole, verified=0)
 
 
 @pages.get("/audit/export", roles=["admin"])

@@ -234,8 +234,8 @@ class Store(GateStore, ArtifactStore, AuditStore, ProgressStore, TokenStore, Ope
         """Recompute every chain of history, and compare its end with the job."""
         ...
 
-    async def head(self) -> str:
-        """One hash over the ends of all chains, to be kept elsewhere."""
+    async def head(self, tenant: str | None = None) -> str:
+        """One hash over the ends of a tenant's chains, or of all there are, to be kept elsewhere."""
         ...
 
     def watch(self, tenant: str) -> asyncio.Event:

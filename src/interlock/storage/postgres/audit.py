@@ -52,6 +52,10 @@ class AuditVerbs(ABC):
         bare = await self._fetch(call("bare_job", 3), tenant, start, last)
         return chains.part(tenant, verdict, [row[0] for row in bare], last)
 
+    async def chain_ends(self, tenant: str, after: str, limit: int) -> list[tuple[str, bytes]]:
+        """The last hash of the history of each job, by job, from one on."""
+        return [(row[0], row[1]) for row in await self._fetch(call("heads", 3), tenant, after, limit)]
+
     async def raise_epoch(self, above: int) -> int:
         async def lift(connection: Conn) -> int:
             async with connection.transaction():

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from interlock.domain.shards import Placement
 from interlock.storage.postgres.connection import call
 
 if TYPE_CHECKING:
     import asyncpg
-
-_FIRST: Final = "00000000-0000-0000-0000-000000000000"
-_PAGE: Final = 2_000
 
 
 class Listed(NamedTuple):
@@ -82,12 +79,3 @@ class ShardVerbs(ABC):
         """Whether something granted under this claim still runs."""
         ((does,),) = await self._fetch("select interlock.remembers_claim($1, $2, $3)", tenant, worker, claim_id)
         return bool(does)
-
-    async def chain_ends(self, tenant: str) -> list[tuple[str, bytes]]:
-        """The last hash of the history of each job, by job."""
-        ends: list[tuple[str, bytes]] = []
-        after = _FIRST
-        while rows := await self._fetch(call("heads", 3), tenant, after, _PAGE):
-            ends += [(row[0], row[1]) for row in rows]
-            after = rows[-1][0]
-        return ends

@@ -176,14 +176,8 @@ class PostgresStore(
             verdict = verdict._replace(first_bad=f"{tenant} {bare[0][0]}: the job has no history")
         return verdict
 
-    async def head(self) -> str:
-        head = chains.Head()
-        for tenant in await self.tenants():
-            after = NO_ID
-            while rows := await self._fetch(call("heads", 3), tenant, after, PAGE):
-                head.add((tenant, *row) for row in rows)
-                after = rows[-1]["job_id"]
-        return str(head)
+    async def head(self, tenant: str | None = None) -> str:
+        return await chains.head_of(await self.tenants() if tenant is None else [tenant], self.chain_ends)
 
     def watch(self, tenant: str) -> asyncio.Event:
         return self._bell.event(tenant)

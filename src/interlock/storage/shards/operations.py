@@ -114,12 +114,13 @@ class AuditRoutes(Routing):
                 total = Verdict(total.jobs + part.jobs, total.rows + part.rows, total.first_bad or part.first_bad)
         return total
 
-    async def head(self) -> str:
-        ends: list[tuple[str, str, bytes]] = []
-        for tenant in await self._all_tenants():
-            some = itertools.chain(*await self._each(tenant, partial(PostgresStore.chain_ends, tenant=tenant)))
-            ends += [(tenant, *end) for end in sorted(some)]
-        return chains.head(ends)
+    async def head(self, tenant: str | None = None) -> str:
+        return await chains.head_of(await self._all_tenants() if tenant is None else [tenant], self._chain_ends)
+
+    async def _chain_ends(self, tenant: str, after: str, limit: int) -> list[tuple[str, bytes]]:
+        """Those of all shards of a tenant together: what comes first of each holds what comes first of all."""
+        pages = await self._each(tenant, lambda store: store.chain_ends(tenant, after, limit))
+        return sorted(itertools.chain(*pages))[:limit]
 
     async def raise_epoch(self, above: int) -> int:
         """The same epoch on all shards, higher than any of them had."""

@@ -43,5 +43,6 @@ WHERE (:tenant IS NULL OR j.tenant = :tenant)
   AND NOT EXISTS (SELECT 1 FROM job_history h WHERE h.tenant = j.tenant AND h.seq = j.seq) LIMIT 1;
 
 -- name: heads
-SELECT j.tenant, j.id, h.hash FROM job j JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
-ORDER BY j.tenant, j.id;
+-- The ends of some of a tenant's chains, by job.
+SELECT j.id, h.hash FROM job j JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
+WHERE j.tenant = :tenant AND j.id > :after ORDER BY j.id LIMIT :limit;

@@ -185,8 +185,12 @@ class SQLiteStore(
 
         return await self._read(read)
 
-    async def head(self) -> str:
-        return await self._read(lambda c: chains.head(c.db.execute(_READ["heads"])))
+    async def head(self, tenant: str | None = None) -> str:
+        async def ends(tenant: str, after: str, limit: int) -> chains.Ends:
+            asked = {"tenant": tenant, "after": after, "limit": limit}
+            return await self._read(lambda c: c.rows(_READ["heads"], asked))
+
+        return await chains.head_of(await self.tenants() if tenant is None else [tenant], ends)
 
     def watch(self, tenant: str) -> asyncio.Event:
         """Own commits fire at once; those of other processes, for whomever, are noticed by the file's data version."""
