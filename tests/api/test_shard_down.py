@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from interlock.api.options import Options
+from interlock.errors import Unavailable
+from interlock.storage.shards import routing
 from interlock.storage.shards.opening import open_router
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually
@@ -43,9 +45,28 @@ async def test_requests_for_a_shard_that_is_down_get_503_and_readiness_names_it(
             assert len(there.ok(await there.get("/v1/jobs"))["items"]) == 1
 
 
+async def test_a_service_whose_shards_all_hang_is_not_ready(
+    addresses: dict[str, str], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wire_to(addresses["a"]) as (one, near), wire_to(addresses["b"]) as (other, far):
+        router = await open_router({"a": near, "b": far}, size=2, clock=clock)
+        async with serving(router, clock, Options()) as api:
+            assert (await api.get("/readyz")).json()["status"] == "ok"
+            one.stall()
+            other.stall()
+            with monkeypatch.context() as soon:
+                soon.setattr(routing, "PATIENCE_SECONDS", 0.01)
+                assert "no shard" in problem(await api.get("/readyz"), 503, "unavailable")["detail"]
+                with pytest.raises(Unavailable, match="no shard"):
+                    await router.unreachable()
+            one.mend()
+            other.mend()
+            await eventually(lambda: _ready(api))
+
+
 async def _degraded(api: Api) -> bool:
     return bool((await api.get("/readyz")).json()["status"] == "degraded")
 
 
 async def _ready(api: Api) -> bool:
-    return bool((await api.get("/readyz")).json()["status"] == "ok")
+    return bool((await api.get("/readyz")).json().get("status") == "ok")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from typing import TypeVar
 
 from interlock.domain.shards import ShardSupplier
-from interlock.errors import Error
+from interlock.errors import Error, Unavailable
 from interlock.storage.contract import Fitness, Outbox
 from interlock.storage.shards.jobs import JobRoutes
 from interlock.storage.shards.operations import AuditRoutes, OperationRoutes, UpkeepRoutes
@@ -17,6 +18,8 @@ from interlock.storage.shards.registry import RegistryRoutes
 from interlock.storage.shards.shard import Shard
 from interlock.storage.signal import Signal
 from interlock.storage.swept import Swept
+
+T = TypeVar("T")
 
 
 class Router(
@@ -62,7 +65,7 @@ class Router(
 
     async def unreachable(self) -> dict[str, str]:
         """Those that are known not to answer; asking is what finds out, though not at once."""
-        await self._everywhere("unreachable", lambda store: store.now())
+        _one_at_least(await self._everywhere("unreachable", lambda store: store.now()))
         return {name: shard.trouble for name, shard in self._shards.items() if shard.trouble is not None}
 
     def watch(self, tenant: str) -> asyncio.Event:
@@ -88,9 +91,16 @@ class Router(
         return facts | {"shards": ", ".join(told)}
 
     async def fitness(self) -> Fitness:
-        told = [one for _, one in await self._everywhere("fitness", lambda store: store.fitness())]
+        told = [one for _, one in _one_at_least(await self._everywhere("fitness", lambda store: store.fitness()))]
         return Fitness(next((one.lacks for one in told if one.lacks), None), all(one.durable for one in told))
 
     async def close(self) -> None:
         await self._sharded_outbox.drop_late()
         await self._stop()
+
+
+def _one_at_least(told: list[T]) -> list[T]:
+    """What shards have answered; that none did in time says that nothing answers, and not that all is well."""
+    if not told:
+        raise Unavailable("no shard has answered in time")
+    return told
