@@ -15,6 +15,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.operations import CHECKPOINT, Action, Needs
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
+from interlock.engine import operations
 from interlock.engine.engine import Engine
 from interlock.engine.operations import Bulk
 from interlock.errors import (
@@ -62,6 +63,31 @@ async def running(store: Store, engine: Engine, who: Principal, **fields: Any) -
 
 async def jobs(engine: Engine, who: Principal, **fields: Any) -> list[Job]:
     return await engine.reads.jobs(who.tenant, Filter(limit=200, **fields))
+
+
+async def test_jobs_that_are_done_already_are_passed_over_by_the_page(
+    engine_: Engine, store: Store, who: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(operations, "MOST_PAGES", 2)
+    (oldest,) = await ended(engine_, who)
+    for id in await ended(engine_, who, 9):
+        await engine_.operations.redrive(who, id, delay_seconds=DAY)
+    looks: list[Filter] = []
+    find = store.find
+
+    async def counted(tenant: str, filter: Filter) -> Any:
+        looks.append(filter)
+        return await find(tenant, filter)
+
+    monkeypatch.setattr(store, "find", counted)
+    done = Filter(statuses=(Status.CANCELLED,))
+    told = await engine_.operations.bulk(who, Action.REDRIVE, filter=done, limit=1)
+    assert (told.matched, told.done, told.more, len(looks)) == (0, 0, True, 2)
+    rest = await engine_.operations.bulk(who, Action.REDRIVE, filter=done._replace(before_seq=told.before_seq), limit=1)
+    assert (rest.matched, rest.done, rest.more, len(looks)) == (1, 1, False, 3)
+    newest, *_ = await jobs(engine_, who)
+    assert newest.redrive_of == oldest
 
 
 async def test_a_dry_run_tells_how_many_and_does_nothing(engine_: Engine, who: Principal) -> None:

@@ -24,6 +24,7 @@ from interlock.storage.contract import RegistryChanged, Store
 from interlock.wire import LONGEST_DELAY_SECONDS, Limits
 
 MOST_AT_ONCE: Final = 1000
+MOST_PAGES: Final = 100  # of a thousand jobs each: with many that are done already, a call ends before it takes long
 FAMILY_AT_ONCE: Final = 500
 TRIES: Final = 20
 LIVE: Final = tuple(status for status in Status if status not in TERMINAL)
@@ -151,7 +152,7 @@ class Operations:
         """Cancel or redrive the jobs named or found, newest first; what cannot be done stops no other.
 
         What is so already is passed over: a job that was asked to stop, or was redriven before. So the same call may be
-        repeated, and goes on where it ended.
+        repeated, and goes on where it ended; or from `before_seq`, which does not pass over them again.
         """
         who.need("operate")
         wire.whole(limit, "limit", 1, MOST_AT_ONCE)
@@ -260,21 +261,21 @@ class Operations:
     async def _found(
         self, tenant: str, action: Action, filter: Filter, limit: int, force: bool
     ) -> tuple[list[Job], list[tuple[str, Error]], int | None]:
-        """Up to `limit` jobs that fit and have something left to do, and where to go on if there are more."""
+        """Up to `limit` jobs that fit and have something left to do, and where to go on if there may be more."""
         wanted = LIVE if action is Action.CANCEL else ENDED
         statuses = tuple(status for status in filter.statuses or wanted if status in wanted)
         found: list[Job] = []
-        page = filter._replace(statuses=statuses, limit=limit)
-        while statuses:
+        page = filter._replace(statuses=statuses, limit=MOST_AT_ONCE)
+        for _ in range(MOST_PAGES if statuses else 0):
             jobs = await self._store.find(tenant, page)
             for job in await self._not_done(tenant, action, jobs, force):
                 if len(found) == limit:
                     return found, [], found[-1].seq
                 found.append(job)
-            if len(jobs) < limit:
-                break
+            if len(jobs) < MOST_AT_ONCE:
+                return found, [], None
             page = page._replace(before_seq=jobs[-1].seq)
-        return found, [], None
+        return found, [], page.before_seq if statuses else None
 
     async def _not_done(self, tenant: str, action: Action, jobs: Sequence[Job], force: bool) -> list[Job]:
         if action is Action.CANCEL:
