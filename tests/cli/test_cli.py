@@ -154,10 +154,19 @@ def test_audit_verifies_and_gives_one_head(cli: CLI) -> None:
     first = cli("audit", "head").stdout.strip()
     assert len(first) == 64
     assert cli("audit", "head").stdout.strip() == first
+    assert cli("audit", "verify").stdout.strip() == "1 job, 1 row: every chain fits"
     cli("jobs", "add", "t")
     assert cli("audit", "head").stdout.strip() != first
     answer = cli.json("audit", "verify")
     assert (answer["ok"], answer["jobs"], answer["rows"]) == (True, 2, 2)
+
+
+def test_audit_gives_the_head_of_everybody_or_of_one_tenant(cli: CLI) -> None:
+    cli("jobs", "add", "t")
+    alone = cli("audit", "head").stdout
+    cli("jobs", "add", "t", "--tenant", "other")
+    assert cli("audit", "head", "--tenant", "default").stdout == alone
+    assert cli("audit", "head").stdout not in (alone, cli("audit", "head", "--tenant", "other").stdout)
 
 
 def test_doctor_finds_everything_in_order(cli: CLI) -> None:

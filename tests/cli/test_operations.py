@@ -70,8 +70,8 @@ def test_ended_jobs_are_deleted_only_when_meant(cli: CLI) -> None:
     old, live = add(cli, "t"), add(cli, "t")
     cli("jobs", "cancel", old)
     asked = cli("prune", "--days", "0")
-    assert (asked.returncode, "delete 1 jobs" in asked.stderr) == (4, True)
-    assert cli("prune", "--days", "0", "--dry-run").stdout == "1 jobs would be deleted\n"
+    assert (asked.returncode, "delete 1 job of" in asked.stderr) == (4, True)
+    assert cli("prune", "--days", "0", "--dry-run").stdout == "1 job would be deleted\n"
     assert cli("prune", "--days", "1", "--yes").stdout == "0 jobs were deleted\n"
     assert cli.json("prune", "--days", "0", "--yes") == {"deleted": 1, "matched": 1, "more": False}
     assert cli("jobs", "show", old).returncode == 3

@@ -106,7 +106,7 @@ def _decide(
     if common.json:
         output.as_json(shown.approval(gate))
     elif gate.status is GateStatus.OPEN:
-        output.say(f"counted: {_in_favour(gate)} of {gate.required} votes")
+        output.say(f"counted: {_in_favour(gate)} of {output.counted(gate.required, 'vote')}")
     else:
         output.say(str(gate.status))
 

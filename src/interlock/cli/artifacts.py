@@ -82,7 +82,7 @@ def get(
     if common.json:
         output.as_json(artifact_to_dict(found) | {"output": str(to)})
     elif to is not None:
-        output.say(f"{to}: {found.size} bytes, sha256 {(found.sha256 or b'').hex()}")
+        output.say(f"{to}: {output.counted(found.size or 0, 'byte')}, sha256 {(found.sha256 or b'').hex()}")
 
 
 async def _named(engine: Engine, tenant: str, job_id: str, artifact: str) -> Artifact:

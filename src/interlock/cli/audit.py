@@ -46,7 +46,8 @@ def verify(
         facts = {"ok": told.first_bad is None, **told._asdict()}
         output.as_json({("next_cursor" if name == "next" else name): value for name, value in facts.items()})
     else:
-        output.say(f"{told.jobs} jobs, {told.rows} rows: " + (told.first_bad or "every chain fits"))
+        seen = f"{output.counted(told.jobs, 'job')}, {output.counted(told.rows, 'row')}"
+        output.say(f"{seen}: {told.first_bad or 'every chain fits'}")
         if told.next is not None:
             output.say(f"go on with --cursor {told.next}")
     if told.first_bad is not None:
@@ -91,10 +92,10 @@ def _need_database(common: Anywhere) -> None:
 
 @app.command
 def head(*, common: Anywhere = NOTHING) -> None:
-    """Print one hash over the ends of all chains, to be kept elsewhere."""
+    """Print one hash over the ends of all chains, to be kept elsewhere; of one tenant's with --tenant or --server."""
 
     async def command(engine: Engine, who: Principal) -> str:
-        return await engine.reads.head()
+        return await engine.reads.head(common.tenant)
 
     value = run(common, command)
     if common.json:
@@ -122,7 +123,7 @@ def export(
             return await _export(engine, tenants, file)
 
     jobs, rows = run(common, command)
-    print(f"interlock: {rows} rows of {jobs} jobs exported", file=sys.stderr)
+    print(f"interlock: {output.counted(rows, 'row')} of {output.counted(jobs, 'job')} exported", file=sys.stderr)
 
 
 async def _export(engine: Engine, tenants: list[str], file: BinaryIO) -> tuple[int, int]:

@@ -189,12 +189,13 @@ def prune(
     if not dry_run and not yes:
         found = run(common, lambda engine, who: command(engine, who, True)).deleted
         whose = "on the server" if common.server is not None else f"of tenant {common.who.tenant}"
-        _confirm(common, f"delete {found} jobs {whose} for good")
+        _confirm(common, f"delete {output.counted(found, 'job')} {whose} for good")
     done = run(common, lambda engine, who: command(engine, who, dry_run))
     if common.json:
         output.as_json({"deleted": 0 if dry_run else done.deleted, "matched": done.deleted, "more": done.more})
     else:
-        output.say(f"{done.deleted} jobs{' or more' if done.more else ''} {'would be' if dry_run else 'were'} deleted")
+        verb = "would be" if dry_run else "was" if done.deleted == 1 and not done.more else "were"
+        output.say(f"{output.counted(done.deleted, 'job')}{' or more' if done.more else ''} {verb} deleted")
 
 
 def _many(
@@ -222,7 +223,7 @@ def _many(
 
     if not dry_run and not yes:
         found = run(common, lambda engine, who: command(engine, who, True)).matched
-        _confirm(common, f"{action} {found} jobs")
+        _confirm(common, f"{action} {output.counted(found, 'job')}")
     told = run(common, lambda engine, who: command(engine, who, dry_run))
     if common.json:
         refused = [{"id": id, **wire.error_to_dict(error)} for id, error in told.refused]

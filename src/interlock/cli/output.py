@@ -82,6 +82,11 @@ def say(message: str) -> None:
     console().print(Text(inert(message)))
 
 
+def counted(number: int, what: str) -> str:
+    """So many of something whose name takes an s."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 @contextmanager
 def progress(what: str, *, unit: str = "jobs") -> Iterator[Callable[[int], None]]:
     """Says on standard error how far long work has come: in place on a terminal, else a line whenever it doubled."""

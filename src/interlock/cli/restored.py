@@ -38,4 +38,5 @@ def restored(
     if common.json:
         output.as_json(done._asdict())
     else:
-        output.say(f"epoch {done.epoch}: {done.revoked} leases from before were ended")
+        were = "was" if done.revoked == 1 else "were"
+        output.say(f"epoch {done.epoch}: {output.counted(done.revoked, 'lease')} from before {were} ended")

@@ -109,7 +109,8 @@ def move(
     if common.json:
         output.as_json(done)
     else:
-        along = f": {done['jobs']} jobs and {done['rows']} rows of history came along" if done["jobs"] else ""
+        moved = f"{output.counted(done['jobs'], 'job')} and {output.counted(done['rows'], 'row')} of history"
+        along = f": {moved} came along" if done["jobs"] else ""
         output.say(f"{done['tenant']} lives on {done['target']}{along}")
 
 
