@@ -31,6 +31,16 @@ async def test_a_secret_is_shown_once(desk: Engine, who: Principal, there: Recei
     assert first.secret not in repr([shown, await desk.webhooks.subscriptions(who)])
 
 
+async def test_a_star_stands_for_every_type_and_for_itself_alone(desk: Engine, who: Principal, there: Receiver) -> None:
+    made = await subscribe(desk, who, there.url, types=["*"])
+    assert made.subscription.types is None
+    await enqueue(desk, who)
+    assert await desk.webhooks.deliveries(who, DeliveryFilter(subscription_id=made.subscription.id))
+    with pytest.raises(Invalid) as caught:
+        await subscribe(desk, who, there.url, types=["*", "t"])
+    assert caught.value.pointer == "/types"
+
+
 @pytest.mark.parametrize(
     ("fields", "pointer"),
     [

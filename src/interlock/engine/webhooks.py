@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from interlock import wire
-from interlock.domain import policy, webhook
+from interlock.domain import token, webhook
 from interlock.domain.dialect import Dialect, spoken
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import Delivery, DeliveryFilter, Mode, NewSubscription, Subscription
@@ -30,7 +30,7 @@ SWEEP_EVERY_SECONDS: Final = 60.0
 
 
 class SubscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A subscription as somebody asks for it; absent types mean all."""
+    """A subscription as somebody asks for it; absent types, or a star, mean all."""
 
     url: str
     events: list[str]
@@ -202,7 +202,7 @@ def _checked(request: SubscriptionRequest, secret: str, actor: str) -> NewSubscr
         url=request.url,
         events=webhook.check_events(request.events),
         secret=secret,
-        types=None if request.types is None else policy.names(request.types, what="types"),
+        types=token.types(request.types),
         mode=mode,
         group_id=None if request.group_id is None else wire.name(request.group_id, "group_id"),
         min_interval_seconds=wire.seconds(
