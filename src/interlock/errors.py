@@ -87,8 +87,8 @@ class NotFound(Error):
     status = 404
 
     def __init__(self, job_id: str, *, what: str = "job") -> None:
-        self.job_id, self.what = job_id, what
-        super().__init__(f"no {what} {job_id}")
+        self.job_id, self.what = job_id, what  # no id where it would be a secret
+        super().__init__(f"no {what} {job_id}" if job_id else f"no such {what}")
 
 
 class Conflict(Error):
@@ -253,7 +253,8 @@ class PreconditionFailed(Error):
 
     def __init__(self, job_id: str, expected: int, version: int) -> None:
         self.job_id, self.expected, self.version = job_id, expected, version
-        super().__init__(f"job {job_id}: has version {version}, not {expected}; read it again")
+        why = f"has version {version}, not {expected}" if expected else "the tag is not one of this job's"
+        super().__init__(f"job {job_id}: {why}; read it again")
 
 
 class AgentInUse(Conflict):
@@ -315,10 +316,8 @@ class IdempotencyKeyReuse(Invalid):
 
     def __init__(self, key: str, job_id: str, *, what: str = "job") -> None:
         self.key, self.job_id, self.what = key, job_id, what
-        super().__init__(
-            f"idempotency key {key!r} belongs to {what} {job_id}, which was made with another body",
-            pointer="/idempotency_key" if what == "job" else "/key",
-        )
+        said = f"idempotency key {key!r} belongs to {what} {job_id}, which was made with another body"
+        super().__init__(said, pointer="/idempotency_key" if what == "job" else "/key")
 
 
 class UnknownType(Invalid):

@@ -109,6 +109,14 @@ async def test_the_bearer_of_a_link_needs_no_credential(guarded: Api) -> None:
     assert link not in str(decided)
 
 
+async def test_an_unknown_link_is_refused_without_a_name_for_it(guarded: Api) -> None:
+    told = problem(
+        await guarded.post("/v1/approvals/decide", {"token": "ilg_wrong", "decision": "approve"}), 404, "not_found"
+    )
+    assert (told["what"], told["detail"]) == ("approval", "no such approval")
+    assert {"id", "job_id"}.isdisjoint(told)
+
+
 async def test_a_waiting_job_can_be_edited_at_the_version_that_was_seen(api: Api) -> None:
     job = await api.enqueue(deadline="2200-01-01T00:00:00Z")
     path = f"/v1/jobs/{job['id']}"
@@ -118,8 +126,11 @@ async def test_a_waiting_job_can_be_edited_at_the_version_that_was_seen(api: Api
     seen = api.ok(edited)
     assert (seen["priority"], seen["tags"], seen["deadline"], seen["version"]) == (5, ["x"], None, 2)
     assert edited.headers["etag"] == '"2"'
-    for tag in ('"1"', '"0"', 'W/"2"', '"abc"'):
-        problem(await api.call("PATCH", path, {"priority": 1}, headers={"if-match": tag}), 412, "precondition_failed")
+    old = await api.call("PATCH", path, {"priority": 1}, headers={"if-match": '"1"'})
+    assert "has version 2, not 1" in problem(old, 412, "precondition_failed")["detail"]
+    for tag in ('"0"', 'W/"2"', '"abc"', '"01"'):
+        strange = await api.call("PATCH", path, {"priority": 1}, headers={"if-match": tag})
+        assert "the tag is not one of this job's" in problem(strange, 412, "precondition_failed")["detail"]
     problem(await api.call("PATCH", path, {"priority": 1}, headers={"if-match": "2"}), 400, "malformed")
     assert api.ok(await api.call("PATCH", path, {"priority": 6}, headers={"if-match": "*"}))["priority"] == 6
     assert pointer(await api.call("PATCH", path, {"payload": {}})) == "/payload"

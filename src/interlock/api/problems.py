@@ -88,6 +88,8 @@ def facts(error: Error) -> dict[str, Any]:
     }
     if isinstance(error, (NotFound, IdempotencyKeyReuse)) and error.what != "job":
         found["id"] = found.pop("job_id")
+        if not found["id"]:
+            del found["id"]
     return found
 
 

@@ -212,7 +212,7 @@ def judge(ballot: Ballot, approval: Approval, job: Standing, now: int) -> Ruling
 def _fault(ballot: Ballot, approval: Approval) -> Error | None:
     """What is wrong with a ballot whatever the gate has become."""
     if ballot.token_sha256 is not None and not compare_digest(ballot.token_sha256, approval.token_sha256 or b""):
-        return NotFound("with this token", what="approval")
+        return NotFound("", what="approval")
     if ballot.actor == approval.opened_by:
         return Forbidden("whoever opened a gate cannot decide it")
     if ballot.digest is not None and not compare_digest(

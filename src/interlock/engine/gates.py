@@ -135,7 +135,7 @@ class Gates:
         """The gate that a link is about; looking at it decides nothing."""
         found = await self._store.gate_of_token(_hash(token))
         if found is None:
-            raise NotFound("with this token", what="approval")
+            raise NotFound("", what="approval")
         return await self.get(*found)
 
     async def _vote(self, approval: Approval, ballot: Ballot, data: str | bytes | None) -> Approval:
