@@ -246,6 +246,21 @@ async def test_an_event_of_8_kib_is_kept_whole_and_a_larger_one_refused(api: Api
         assert [(one["message"], one["payload"]) for one in kept[i:]] == [(message, payload)]
 
 
+async def test_a_checkpoint_may_be_as_large_as_the_settings_say(
+    store: Store, clock: ManualClock, tmp_path: Path
+) -> None:
+    size = 3 * KIB * KIB
+    settings = config.load({"limits": {"checkpoint": size}, "tenant": "large"}, environ={}, directory=tmp_path)
+    async with serving(store, clock, serve.options(settings), limits=assemble.limits(settings)) as api:
+        path, fits = f"/v1/jobs/{(await api.running())['id']}", "x" * (size - 2)
+        api.ok(await api.put(f"{path}/checkpoint", {"fence": 1, "seq": 1, "data": fits}))
+        beat = {"fence": 1, "checkpoint": {"seq": 2, "data": fits}}
+        api.ok(await api.post(f"{path}/heartbeat", beat))
+        problem(await api.put(f"{path}/checkpoint", {"fence": 1, "seq": 3, "data": fits + "x"}), 413, "too_large")
+        gate = {"fence": 1, "prompt": "Go?", "checkpoint": {"seq": 3, "data": fits}}
+        api.ok(await api.post(f"{path}/approvals", gate), 201)
+
+
 async def test_limits_are_those_of_the_settings(store: Store, clock: ManualClock, tmp_path: Path) -> None:
     sizes = dict.fromkeys(("payload", "result", "checkpoint", "step", "headers"), 2048)
     said = {"limits": {**sizes, "error": 20_000, "event": 10_000, "body": 30_000, "batch": 2}, "tenant": "limited"}

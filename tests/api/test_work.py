@@ -312,6 +312,16 @@ async def test_an_artifact_that_a_browser_could_run_leaves_as_plain_bytes(api: A
     assert read.headers["content-type"] == "application/octet-stream"
 
 
+@pytest.mark.parametrize("name", ["%FF", "a%FE", "%ED%A0%80", "%C3"])
+async def test_a_name_that_is_not_utf_8_is_refused_and_stands_for_no_other(api: Api, name: str) -> None:
+    job = await api.running()
+    path = f"/v1/jobs/{job['id']}/artifacts"
+    headers = {"interlock-fence": str(job["lease"]["fence"])}
+    assert pointer(await api.call("PUT", f"{path}?name={name}", content=b"x", headers=headers)) == "/name"
+    api.ok(await api.call("PUT", f"{path}?name=%EF%BF%BD", content=b"x", headers=headers))
+    assert [one["name"] for one in api.ok(await api.get(path))["items"]] == ["\ufffd"]
+
+
 async def test_an_artifact_needs_the_fence_of_the_lease(api: Api) -> None:
     job = await api.running()
     path = f"/v1/jobs/{job['id']}/artifacts"

@@ -127,8 +127,11 @@ def query(raw: bytes, kind: type[S]) -> S:
     """The query as a value; a parameter that is unknown, or given twice where one counts, is refused."""
     if not raw:
         return cast(S, _unasked(kind))
-    try:
-        pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+    try:  # bytes that are no UTF-8 are kept as surrogates, and refused below where it is known whose they are
+        pairs = parse_qsl(
+            raw.decode(errors="surrogateescape"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS,
+            errors="surrogateescape",
+        )  # fmt: skip
     except ValueError:
         raise Invalid(f"at most {MOST_PARAMETERS} parameters are taken") from None
     types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
@@ -138,6 +141,8 @@ def query(raw: bytes, kind: type[S]) -> S:
             raise Invalid(f"unknown parameter {name!r}", pointer=_pointer(name))
         if "\x00" in value:
             raise Invalid(f"{name} has a NUL character", pointer=_pointer(name))
+        if text.mend_text(value)[1]:
+            raise Invalid(f"{name} is not UTF-8", pointer=_pointer(name))
         if _takes_time(types[name]) and ":" not in value:  # a number would be taken for seconds since 1970
             raise Invalid(f"{name} is a time with an offset, such as 2027-01-31T12:00:00Z", pointer=_pointer(name))
         if _takes_several(types[name]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -12,7 +12,7 @@ from interlock.api.admission import STRANGERS
 from interlock.api.body import Disconnected
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
-from interlock.api.routes import Answer, Call, Receive, Route
+from interlock.api.routes import AROUND_CHECKPOINT, Answer, Call, Receive, Route
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
 from interlock.errors import Error, Fatal
@@ -44,7 +44,21 @@ class Endpoint:
             if isinstance(error, Fatal):
                 self._service.give_up(error)
             answer = self._refusal(error, trail)
-        await send_answer(answer, send, trail)
+        if answer.stream is None:
+            await send_answer(answer, send, trail)
+        else:
+            await self._stream(answer, answer.stream, send, trail)
+
+    async def _stream(self, answer: Answer, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
+        """A stream counts as waiting, since most of its time nothing happens; however it ends, its source is closed."""
+        try:
+            trail.seat.check_waiting()  # once the answer has begun it is too late to refuse
+            with trail.seat.parked():
+                await _send_stream(answer, pieces, send, trail)
+        except Refusal as refused:
+            await send_answer(self._refusal(refused, trail), send, trail)
+        finally:
+            await pieces.aclose()  # type: ignore[attr-defined]  # an iterator need not have it, ours all do
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive, trail: Trail) -> Answer:
         route = self._by_method.get(scope["method"])
@@ -98,6 +112,11 @@ class Endpoint:
         within = self._service.options.body_seconds
         return body.read(receive, headers, limit=limit, within=within, seat=trail.seat, arrived=trail.take_body)
 
+    def _largest(self, route: Route) -> int:
+        """How many bytes a body may have."""
+        own = self._service.engine.limits.checkpoint + AROUND_CHECKPOINT if route.has_checkpoint else 0
+        return max(self._service.options.largest_body, route.largest_body or 0, own)
+
     async def _body(self, route: Route, headers: Headers, receive: Receive, trail: Trail) -> tuple[Any, bytes | None]:
         if route.raw_body:
             body.refuse_encoded(headers)
@@ -110,7 +129,7 @@ class Endpoint:
         if route.body_optional and not headers.has_body:
             return route.body(), None
         body.check_media_type(headers)
-        limit = max(self._service.options.largest_body, route.largest_body or 0)
+        limit = self._largest(route)
         raw = await self._bytes(headers, receive, trail, limit=limit)
         if route.body_optional and not raw:
             return route.body(), None
@@ -133,19 +152,27 @@ def refusal(error: Exception, trail: Trail) -> Answer:
 
 
 async def send_answer(answer: Answer, send: Any, trail: Trail) -> None:
-    """Send an answer; a stream counts as waiting, since most of its time nothing happens."""
+    """Send an answer that is there as a whole."""
     if trail.answer_at_once(answer):
         return
-    headers = [(b"content-type", answer.media_type.encode())] if answer.media_type else []
-    headers += [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
-    if answer.stream is None:
-        if answer.status != 204:
-            headers.append((b"content-length", str(len(answer.body)).encode()))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body, "more_body": False})
-        return
+    headers = _headers(answer)
+    if answer.status != 204:
+        headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+
+async def _send_stream(answer: Answer, pieces: AsyncIterator[bytes], send: Any, trail: Trail) -> None:
+    """Send pieces as they come, for as long as there is somebody to read them."""
+    await send({"type": "http.response.start", "status": answer.status, "headers": _headers(answer)})
     if trail.method != "HEAD":
-        async for piece in answer.stream:
+        async for piece in pieces:
+            if trail.has_gone():
+                return
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", answer.media_type.encode())] if answer.media_type else []
+    return headers + [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]

@@ -80,8 +80,7 @@ class FaceEndpoint(Endpoint):
         """The body whatever its media type; those clients do not always name one."""
         if route.raw_body:
             return None, None
-        options = self._service.options
-        limit = max(options.largest_body, route.largest_body or 0)
+        limit = self._largest(route)
         raw = await self._bytes(headers, receive, trail, limit=limit)
         if route.body is None or (route.body_optional and raw.strip() in (b"", b"null")):
             return None if route.body is None else route.body(), None

@@ -20,7 +20,7 @@ from interlock.api.options import LOOPBACK_NAMES
 from interlock.api.problems import Refusal
 from interlock.api.router import Router
 from interlock.api.routes import Answer
-from interlock.api.service import Service, Trail, not_at_once, nothing_arrived
+from interlock.api.service import Service, Trail, not_at_once, nothing_arrived, still_here
 
 DRAIN_BYTES: Final = 64 * 1024
 DRAIN_SECONDS: Final = 0.2
@@ -184,12 +184,14 @@ class _Exchange:
         self._lingers = False
         if self._cycle is not None:
             trail.take_body, trail.answer_at_once = self._take_body, self._answer_at_once
+            trail.has_gone = self._has_gone
         if self._cycle is None or self._cycle.more_body:
             self._expect_body()
 
     def let_go(self) -> None:
         """Untie what refers to each other, so that it is freed now and not by a later look for garbage."""
         self._trail.take_body, self._trail.answer_at_once = nothing_arrived, not_at_once
+        self._trail.has_gone = still_here
         self._scope.pop(CYCLE, None)
 
     def _expect_body(self) -> None:
@@ -207,6 +209,9 @@ class _Exchange:
         if body is not None:
             self._unread = False
         return body
+
+    def _has_gone(self) -> bool:
+        return self._cycle is not None and self._cycle.disconnected
 
     def _answer_at_once(self, answer: Answer) -> bool:
         """Send an answer as one piece, if it is a usual one and nothing is in its way; else it goes the long way."""

@@ -21,6 +21,7 @@ Receive = Callable[[], Awaitable[Any]]
 Authenticate = Callable[["Route", Headers], Awaitable[Principal]]
 JSON = "application/json"
 ABSENT = msgspec.Raw()  # any JSON value that was not sent
+AROUND_CHECKPOINT = 256 * 1024  # how much larger a body may be than the checkpoint in it
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +96,7 @@ class Route:
     body_optional: bool
     raw_body: bool  # the handler reads the bytes itself
     largest_body: int | None
+    has_checkpoint: bool  # its body may be as large as a checkpoint, and somewhat more
     mends: bool  # odd text of a worker is mended, not refused
     query: type[Request]
     answers: Mapping[int, Any]
@@ -126,6 +128,7 @@ class Routes(list[Route]):
         body_optional: bool = False,
         raw_body: bool = False,
         largest_body: int | None = None,
+        has_checkpoint: bool = False,
         mends: bool = False,
         query: type[Request] = Nothing,
         produces: str = JSON,
@@ -138,8 +141,9 @@ class Routes(list[Route]):
                 Route(
                     method=method, path=path, handler=handler, roles=frozenset(roles),
                     on_condition=frozenset(on_condition), needs_credential=needs_credential, body=body,
-                    body_optional=body_optional, raw_body=raw_body, largest_body=largest_body, mends=mends,
-                    query=query, answers=answers, produces=produces, headers=headers,
+                    body_optional=body_optional, raw_body=raw_body, largest_body=largest_body,
+                    has_checkpoint=has_checkpoint, mends=mends, query=query, answers=answers, produces=produces,
+                    headers=headers,
                 )
             )  # fmt: skip
             return handler

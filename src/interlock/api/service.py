@@ -57,6 +57,10 @@ def not_at_once(answer: Answer) -> bool:
     return False
 
 
+def still_here() -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Trail:
     """What one request leaves behind: who asked for what, never the address or a secret."""
@@ -67,6 +71,7 @@ class Trail:
     headers: Headers = NO_HEADERS
     take_body: Callable[[], bytes | None] = nothing_arrived  # all of it, if it has arrived before anybody asked
     answer_at_once: Callable[[Answer], bool] = not_at_once  # whether it is out, and need not be sent
+    has_gone: Callable[[], bool] = still_here  # whether the caller has hung up, as far as is known
     trace_id: str | None = None
     route: str = "-"
     tenant: str | None = None

@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from interlock.api.native import shown
-from interlock.api.problems import Refusal
 from interlock.api.routes import Answer, Call, Nothing
 from interlock.api.waiting import is_admitted, patience
 from interlock.domain.progress import EventRow, Place
@@ -58,7 +57,6 @@ async def of_tenant(call: Call[None, Nothing]) -> Answer:
 
 def streamed(call: Call[None, Any], pieces: AsyncIterator[bytes], source: Any) -> Answer:
     """An answer that goes on; closing `source` ends what `pieces` is made of."""
-    call.trail.seat.check_waiting()  # once the answer has begun it is too late to refuse
     return Answer(
         200, media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"}, stream=_lasting(call, pieces, source)
     )
@@ -69,7 +67,7 @@ async def _lasting(call: Call[None, Any], pieces: AsyncIterator[bytes], source: 
     next_piece: asyncio.Task[bytes] | None = None
     yield _HELLO
     try:
-        async with patience(call) as enough:
+        async with patience(call, is_parked=True) as enough:
             over = asyncio.create_task(enough.wait())
             try:
                 while not enough.is_set():
@@ -97,8 +95,8 @@ async def _lasting(call: Call[None, Any], pieces: AsyncIterator[bytes], source: 
                     await asyncio.gather(next_piece, return_exceptions=True)
                 await pieces.aclose()  # type: ignore[attr-defined]
                 await source.aclose()
-    except (Refusal, Unauthenticated):
-        return  # too many wait already, and the client will come back; or it may know no more
+    except Unauthenticated:
+        return  # it may know no more
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
 from interlock.api import body
@@ -19,7 +19,7 @@ LOOK_AT_CREDENTIAL_SECONDS: Final = 5.0  # while there is nothing to tell; whate
 
 
 @asynccontextmanager
-async def patience(call: Call[Any, Any]) -> AsyncIterator[asyncio.Event]:
+async def patience(call: Call[Any, Any], *, is_parked: bool = False) -> AsyncIterator[asyncio.Event]:
     """An event for whoever waits: set when the caller has gone or the service stops, so that waiting has no point.
 
     It is also set when the credential of the caller has ended; then nothing that was waited for is answered.
@@ -41,7 +41,7 @@ async def patience(call: Call[Any, Any]) -> AsyncIterator[asyncio.Event]:
             if not await is_admitted(call):
                 enough.set()
 
-    with call.trail.seat.parked():
+    with nullcontext() if is_parked else call.trail.seat.parked():
         watchers = [asyncio.create_task(caller_gone()), asyncio.create_task(service_stops())]
         if call.service.everybody is None:
             watchers.append(asyncio.create_task(credential_ends()))

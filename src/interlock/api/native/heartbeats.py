@@ -10,7 +10,6 @@ from interlock import wire
 from interlock.api import problems, shapes
 from interlock.api.native import shown
 from interlock.api.native.grants import (
-    BODY_WITH_CHECKPOINT,
     CheckpointPart,
     EventPart,
     Held,
@@ -51,7 +50,7 @@ class Heartbeats(Request, frozen=True, kw_only=True):
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/heartbeat", roles=["work"], body=Heartbeat, mends=True,
-    largest_body=BODY_WITH_CHECKPOINT, answers={200: shapes.Pulse},
+    has_checkpoint=True, answers={200: shapes.Pulse},
 )  # fmt: skip
 async def heartbeat(call: Call[Heartbeat, Nothing]) -> Answer:
     """Extend a lease, and save the events and the checkpoint that came along."""
@@ -65,7 +64,7 @@ async def heartbeat(call: Call[Heartbeat, Nothing]) -> Answer:
 
 
 @routes.add(
-    "POST", "/v1/heartbeats", roles=["work"], body=Heartbeats, mends=True, largest_body=BODY_WITH_CHECKPOINT,
+    "POST", "/v1/heartbeats", roles=["work"], body=Heartbeats, mends=True, has_checkpoint=True,
     answers={200: shapes.Pulses},
 )  # fmt: skip
 async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:

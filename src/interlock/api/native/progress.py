@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from interlock.api import auth, shapes, stream
 from interlock.api.native import shown
-from interlock.api.native.grants import BODY_WITH_CHECKPOINT, EventPart, Held, Seq, events_of
+from interlock.api.native.grants import EventPart, Held, Seq, events_of
 from interlock.api.native.holding import as_holder
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
@@ -44,7 +44,7 @@ class EventsRequest(Held, frozen=True, kw_only=True):
 
 @routes.add(
     "PUT", "/v1/jobs/{job_id}/checkpoint", roles=["work"], body=CheckpointRequest, mends=True,
-    largest_body=BODY_WITH_CHECKPOINT, answers={200: shapes.Saved},
+    has_checkpoint=True, answers={200: shapes.Saved},
 )  # fmt: skip
 async def save_checkpoint(call: Call[CheckpointRequest, Nothing]) -> Answer:
     """Save progress; the number must rise, and the same value under the same number again is fine."""
