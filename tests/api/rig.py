@@ -20,6 +20,7 @@ from interlock.engine.engine import Engine
 from interlock.storage.contract import Objects, Store
 from interlock.storage.merged import merged
 from interlock.wire import TokenRequest
+from tests.api import documented
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import ManualClock
 
@@ -145,7 +146,11 @@ async def serving(
         try:
             # Nothing is encrypted here, and to read the certificates of the machine costs more than most tests.
             async with httpx2.AsyncClient(
-                base_url=url, trust_env=False, verify=False, timeout=PATIENCE_SECONDS
+                base_url=url,
+                trust_env=False,
+                verify=False,
+                timeout=PATIENCE_SECONDS,
+                event_hooks={"response": [documented.check]},
             ) as http:
                 yield Api(url, options.tenant, gate.service, clock, http, server)
         finally:

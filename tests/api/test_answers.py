@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.documented import faults
 from tests.api.rig import NEVER, Api, pointer, problem
 
 BODIES: list[dict[str, Any]] = [
@@ -108,3 +109,23 @@ async def test_events_are_listed_after_a_number(api: Api) -> None:
 @pytest.mark.parametrize("name", ["stale_seconds", "created_after", "created_before"])
 async def test_null_is_no_value_of_a_parameter(api: Api, name: str) -> None:
     assert pointer(await api.get("/v1/jobs", params={name: "null"})) == f"/{name}"
+
+
+def test_a_member_that_the_document_does_not_name_would_be_found() -> None:
+    """What looks at every answer of these tests finds what is too much and what is missing, however deep."""
+    page = {"$ref": "#/components/schemas/DeliveryPage"}
+    assert list(faults(page, {"items": [], "next_cursor": None})) == []
+    assert list(faults(page, {"items": [], "next_cursor": None, "more": 1})) == ["/more is not in the document"]
+    assert "/items/0/secret is not in the document" in faults(page, {"items": [{"secret": 1}], "next_cursor": None})
+    assert list(faults(page, {"items": []})) == ["/next_cursor is missing"]
+
+
+async def test_what_is_told_of_subscriptions_and_deliveries_is_documented(api: Api) -> None:
+    wanted = {"url": "https://example.com/hook", "events": ["job.queued"]}
+    made = api.ok(await api.post("/v1/subscriptions", wanted), 201)
+    await api.enqueue()
+    path = f"/v1/subscriptions/{made['id']}"
+    (sent,) = api.ok(await api.get(f"{path}/deliveries"))["items"]
+    api.ok(await api.post(f"{path}/deliveries/{sent['id']}/redeliver"))
+    api.ok(await api.get(path))
+    assert len(api.ok(await api.get("/v1/subscriptions"))["items"]) == 1

@@ -13,6 +13,7 @@ from interlock import __version__
 from interlock.api import problems, shapes
 from interlock.api.routes import JSON, Route
 from interlock.api.schemas import Schemas
+from interlock.domain.artifact import INERT, PLAIN_BYTES
 
 ROLES: Final = "x-interlock-roles"
 ON_CONDITION: Final = "x-interlock-roles-on-condition"
@@ -145,10 +146,11 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _response(route: Route, status: int, kind: Any, schemas: Schemas) -> dict[str, Any]:
     response: dict[str, Any] = {"description": _SAID.get(status, "Done.")}
     if status != 204:
-        schema = {"type": "string"} if kind is None else schemas.of(kind)
-        if route.produces == "application/octet-stream":
-            schema = {}
-        response["content"] = {route.produces: {"schema": schema}}
+        if route.produces == PLAIN_BYTES:  # a file, under its own type if that can do no harm
+            response["content"] = {media_type: {"schema": {}} for media_type in (PLAIN_BYTES, *sorted(INERT))}
+        else:
+            schema = {"type": "string"} if kind is None else schemas.of(kind)
+            response["content"] = {route.produces: {"schema": schema}}
         if (leads := LEADS.get(route.name)) is not None:
             response["links"] = {name: _link(name, leads) for name in leads.to}
     return response

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from interlock.domain.approval import Decision, GateStatus
 from interlock.domain.lifecycle import Location, Status, Verb
 
 
@@ -81,11 +82,10 @@ class ListedJob(Shape, frozen=True, kw_only=True):
     retry_count: int
     lease: Lease | None
     gate_id: str | None
-    awaiting: list[str]
     cancel_requested_at: datetime | None
     cancel_reason: str | None
     checkpoint_seq: int | None
-    usage: Any
+    usage: dict[str, float] | None
     result_summary: str | None
     sanitized: bool
     version: int
@@ -102,6 +102,7 @@ class Job(ListedJob, frozen=True, kw_only=True):
     """A job as it is now."""
 
     payload: Any
+    awaiting: list[str]
     checkpoint: Any
     result: Any
     error: dict[str, Any] | None
@@ -120,7 +121,7 @@ class EnqueuedJobs(Shape, frozen=True, kw_only=True):
 
 
 class JobPage(Shape, frozen=True, kw_only=True):
-    """Jobs, newest first, without payload, result, checkpoint and error."""
+    """Jobs, newest first, without payload, result, checkpoint, error and the children they wait for."""
 
     items: list[ListedJob]
     next_cursor: str | None
@@ -167,6 +168,12 @@ class Receipt(Shape, frozen=True, kw_only=True):
     version: int
     run_at: datetime | None
     finished_at: datetime | None
+
+
+class CancelReceipt(Receipt, frozen=True, kw_only=True):
+    """The same of a cancel; one that cascades also tells how many jobs below were reached."""
+
+    descendants: int | UnsetType = UNSET
 
 
 class ItemRefused(Shape, frozen=True, kw_only=True):
@@ -228,11 +235,26 @@ class Told(Shape, frozen=True, kw_only=True):
     seqs: list[int]
 
 
+class Decided(Shape, frozen=True, kw_only=True):
+    """What was decided about a job, for the worker that goes on with it."""
+
+    id: str
+    decision: Decision
+    status: GateStatus
+    prompt: str
+    details: Any
+    schema: Any
+    comment: str | None
+    data: Any
+    digest: str
+    decided_at: datetime
+
+
 class ClaimedJob(Job, frozen=True, kw_only=True):
     """A job with its lease, its steps, and the decision it waited for."""
 
     steps: list[Step]
-    approval: dict[str, Any] | None
+    approval: Decided | None
 
 
 class Claimed(Shape, frozen=True, kw_only=True):

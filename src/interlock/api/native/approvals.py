@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from interlock import wire
 from interlock.api import auth, shapes
 from interlock.api.native import shown
-from interlock.api.native.grants import BODY_WITH_CHECKPOINT, CheckpointPart, Held
+from interlock.api.native.grants import CheckpointPart, Held
 from interlock.api.native.holding import as_holder
 from interlock.api.native.pages import Page, page, place
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
@@ -66,6 +66,15 @@ class ApprovalQuery(Page, frozen=True, kw_only=True):
     job: str | None = None
 
 
+class VoteShape(shapes.Shape, frozen=True, kw_only=True):
+    """What one principal said."""
+
+    by: str
+    decision: Decision
+    comment: str | None
+    at: datetime
+
+
 class ApprovalShape(shapes.Shape, frozen=True, kw_only=True):
     """A gate and what became of it."""
 
@@ -79,7 +88,7 @@ class ApprovalShape(shapes.Shape, frozen=True, kw_only=True):
     schema: Any
     required: int
     on_deny: OnDeny
-    votes: list[dict[str, Any]]
+    votes: list[VoteShape]
     data: Any
     comment: str | None
     opened_by: str
@@ -87,6 +96,8 @@ class ApprovalShape(shapes.Shape, frozen=True, kw_only=True):
     expires_at: datetime
     closed_by: str | None
     closed_at: datetime | None
+    link_minted_by: str | None
+    link_minted_at: datetime | None
 
 
 class ApprovalPage(shapes.Shape, frozen=True, kw_only=True):
@@ -97,10 +108,11 @@ class ApprovalPage(shapes.Shape, frozen=True, kw_only=True):
 
 
 class OpenedShape(shapes.Shape, frozen=True, kw_only=True):
-    """What opening a gate did; a cancel request beats it, and then there is none."""
+    """What opening a gate did; only with auth off is there a link token, the only time it is shown."""
 
-    approval: ApprovalShape | None
+    approval: ApprovalShape
     receipt: shapes.Receipt
+    token: str | UnsetType = UNSET
 
 
 class LinkShape(shapes.Shape, frozen=True, kw_only=True):
@@ -112,7 +124,7 @@ class LinkShape(shapes.Shape, frozen=True, kw_only=True):
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/approvals", roles=["work"], body=OpenRequest, mends=True,
-    largest_body=BODY_WITH_CHECKPOINT, headers=["Interlock-Link"], answers={201: OpenedShape},
+    has_checkpoint=True, headers=["Interlock-Link"], answers={201: OpenedShape},
 )  # fmt: skip
 async def open_approval(call: Call[OpenRequest, Nothing]) -> Answer:
     """Let a job wait for a decision, and give up its lease."""

@@ -192,7 +192,7 @@ async def edit_job(call: Call[EditRequest, Nothing]) -> Answer:
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/cancel", roles=["operate"], on_condition=["produce"], body=CancelRequest,
-    body_optional=True, answers={200: shapes.Receipt},
+    body_optional=True, answers={200: shapes.CancelReceipt},
 )  # fmt: skip
 async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
     """Stop a job: at once unless it runs, then by request, or by force. A producer may stop what it has made."""

@@ -49,6 +49,7 @@ class BulkRequest(Request, frozen=True, kw_only=True):
     filter: Selection | None = None
     dry_run: bool = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    cursor: str | None = None
     reason: str | None = None
     force: bool = False
 
@@ -68,12 +69,13 @@ class AuditQuery(Page, frozen=True, kw_only=True):
 
 
 class BulkShape(shapes.Shape, frozen=True, kw_only=True):
-    """How many fitted, how many were done, and whether there are more like them."""
+    """How many fitted, how many were done, and whether there may be more like them, which a cursor goes on with."""
 
     matched: int
     done: int
     more: bool
     refused: list[shapes.ItemRefused]
+    next_cursor: str | None
 
 
 class PrunedShape(shapes.Shape, frozen=True, kw_only=True):
@@ -83,11 +85,18 @@ class PrunedShape(shapes.Shape, frozen=True, kw_only=True):
     more: bool
 
 
-class WhyShape(shapes.Shape, frozen=True, kw_only=True):
-    """What keeps a job from running, the clause that decides first."""
+class ReasonShape(shapes.Shape, frozen=True, kw_only=True):
+    """A clause that keeps a job from running; what the details are depends on the clause."""
 
     clause: str
     message: str
+    details: dict[str, Any]
+
+
+class WhyShape(ReasonShape, frozen=True, kw_only=True):
+    """The clause that decides, and those that would still hold if it were lifted."""
+
+    also: list[ReasonShape]
 
 
 class WorkerShape(shapes.Shape, frozen=True, kw_only=True):
@@ -154,11 +163,16 @@ async def redrive(call: Call[RedriveRequest, Nothing]) -> Answer:
 @routes.add("POST", "/v1/jobs/bulk", roles=["operate"], body=BulkRequest, answers={200: BulkShape})
 async def bulk(call: Call[BulkRequest, Nothing]) -> Answer:
     """Cancel or redrive many jobs; the same call again goes on where it ended."""
-    body = call.body
+    body, tenant = call.body, call.who.tenant
+    at = call.service.cursors.open(tenant, "bulk", body.cursor)
     try:
         filter = None if body.filter is None else body.filter.filter(limit=body.limit)
     except Invalid as error:
         raise error.within("/filter") from None
+    if at is not None:
+        if filter is None:
+            raise Invalid("a cursor goes on with a filter", pointer="/cursor")
+        filter = filter._replace(before_seq=int(at[0]))
     done = await call.engine.operations.bulk(
         call.who,
         body.action,
@@ -170,7 +184,9 @@ async def bulk(call: Call[BulkRequest, Nothing]) -> Answer:
         force=body.force,
     )
     refused = [problems.item(id, error) for id, error in done.refused]
-    return answer({"matched": done.matched, "done": done.done, "more": done.more, "refused": refused})
+    cursor = None if done.before_seq is None else call.service.cursors.seal(tenant, "bulk", [done.before_seq])
+    told = {"matched": done.matched, "done": done.done, "more": done.more, "refused": refused}
+    return answer(told | {"next_cursor": cursor})
 
 
 @routes.add("GET", "/v1/jobs/{job_id}/why", roles=["read"], answers={200: WhyShape})
@@ -218,5 +234,5 @@ async def verify_audit(call: Call[None, AuditQuery]) -> Answer:
 
 @routes.add("GET", "/v1/audit/head", roles=["admin"], answers={200: Head})
 async def audit_head(call: Call[None, Nothing]) -> Answer:
-    """Show one hash over the ends of all chains."""
-    return answer({"head": await call.engine.reads.head()})
+    """Show one hash over the ends of all chains of the tenant."""
+    return answer({"head": await call.engine.reads.head(call.who.tenant)})

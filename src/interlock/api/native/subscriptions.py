@@ -38,8 +38,12 @@ class SubscriptionShape(shapes.Shape, frozen=True, kw_only=True):
     group_id: str | None
     min_interval_seconds: float
     expires_at: datetime | None
+    ended_at: datetime | None
+    ended_reason: str | None
+    failures: int
     active: bool
     created_at: datetime
+    created_by: str
 
 
 class NewSubscription(SubscriptionShape, frozen=True, kw_only=True):
@@ -72,8 +76,11 @@ class DeliveryShape(shapes.Shape, frozen=True, kw_only=True):
     attempts: int
     created_at: datetime
     next_try_at: datetime | None
+    last_tried_at: datetime | None
     last_status_code: int | None
     last_error: str | None
+    settled_at: datetime | None
+    folded: int
 
 
 class DeliveryPage(shapes.Shape, frozen=True, kw_only=True):
