@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any, Final, NamedTuple
 
+from interlock.dashboard.exact import Exact, read, written
+from interlock.dashboard.render import spelled_out
 from interlock.dashboard.schema import Rule, plain, rule
 from interlock.dashboard.web import Fields
 from interlock.engine.schemas import fits
@@ -17,10 +20,10 @@ MOST_INPUTS: Final = 40
 DEEPEST: Final = 4
 LONG: Final = 80
 ABSENT: Final = object()
+NOTHING: Final = "\x00"  # which no page and no form can hold
 YES_OR_NO: Final = (("true", "yes"), ("false", "no"))
 TYPES: Final = {"email": "email", "uri": "url"}  # fields that a browser knows, by the format of a text
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_DAY: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})?")
 
 
 class Input(NamedTuple):
@@ -38,6 +41,7 @@ class Input(NamedTuple):
     fields: tuple[Input, ...] = ()  # of a group
     may_be_null: bool = False
     key: str = ""  # its name in the object that it is a part of
+    proposed: str | None = None  # the JSON that its value stands for, and that is meant if nobody changes it
 
     @property
     def needs_a_choice(self) -> bool:
@@ -49,28 +53,17 @@ class Input(NamedTuple):
         return not self.required or self.may_be_null
 
 
-class _Exact(float):
-    """A number that is shown as it was written."""
-
-    text: str
-
-    def __new__(cls, text: str) -> _Exact:
-        self = super().__new__(cls, text)
-        self.text = text
-        return self
-
-
 def inputs(schema: str | None, proposed: str | None) -> list[Input]:
     """The fields for a schema, filled with what was proposed; what no simple field fits is asked for as JSON."""
     if schema is None:
         return []
     root = json.loads(schema)
-    given = ABSENT if proposed is None else json.loads(proposed, parse_float=_Exact)
+    given = ABSENT if proposed is None else read(proposed)
     if not rule(root, root).properties and proposed is not None and not fits(schema, proposed):
         given = ABSENT
     whole = _Maker(root).field(WHOLE, "Data", root, given, required=True, depth=0)
     names = [field.name for field in _simple([whole])]
-    if len(names) > MOST_INPUTS or len({*names}) < len(names):
+    if len(names) > MOST_INPUTS or len({*names}) < len(names) or not all(map(_can_be_sent, names)):
         whole = _as_json(whole, given)
     return list(whole.fields) or [whole]
 
@@ -100,6 +93,10 @@ class _Maker:
         self._root = root
 
     def field(self, name: str, label: str, schema: Any, given: Any, *, required: bool, depth: int) -> Input:
+        made = self._made(name, label, schema, given, required=required, depth=depth)
+        return made._replace(proposed=written(given)) if _stands_for(made, given) else made
+
+    def _made(self, name: str, label: str, schema: Any, given: Any, *, required: bool, depth: int) -> Input:
         wanted = rule(schema, self._root)
         value = wanted.says.get("default", ABSENT) if given is ABSENT else given
         label, hint = str(wanted.says.get("title") or label), str(wanted.says.get("description") or "")
@@ -153,7 +150,7 @@ class _Maker:
             return base._replace(kind="several", choices=choices, value="\n".join(ticked))
         kind = items.says.get("type")
         if kind == "string" and all(isinstance(one, str) and one.strip() == one != "" for one in given):
-            fits = not any(len(one.splitlines()) > 1 for one in given)
+            fits = not any(len(one.splitlines()) > 1 or NOTHING in one for one in given)
         else:
             fits = kind in ("integer", "number") and all(isinstance(one, int | float) for one in given)
         if items.may_be_null or not fits or "prefixItems" in wanted.says:
@@ -164,17 +161,47 @@ class _Maker:
 def _texts(base: Input, wanted: Rule, value: Any) -> Input:
     text, longest = value if isinstance(value, str) else "", wanted.number("maxLength") or 0
     bounds = _bounds(wanted, minLength="minlength", maxLength="maxlength")
-    if len(text) > LONG or "\n" in text or longest > 200:
+    if NOTHING in text:
+        return _as_json(base, value)
+    if len(text) > LONG or "\n" in text or "\r" in text or longest > 200:
         return base._replace(kind="long", value=text, bounds=bounds)
     format = wanted.says.get("format")
-    if format == "date" and _DAY.fullmatch(text):
+    if format == "date" and _is_day(text):
         return base._replace(kind="text", value=text, type="date")
-    return base._replace(kind="text", value=text, type=TYPES.get(str(format), "text"), bounds=bounds)
+    # Fields that a browser knows leave out what it thinks is not a part of such a text.
+    is_plain = text.isascii() and text.isprintable() and text.strip() == text
+    type = TYPES.get(str(format), "text") if is_plain else "text"
+    return base._replace(kind="text", value=text, type=type, bounds=bounds)
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return not text or (len(text) == len("2026-01-31") and date.fromisoformat(text) is not None)
+    except ValueError:
+        return False
 
 
 def _as_json(base: Input, value: Any) -> Input:
-    text = "" if value is ABSENT else json.dumps(value, ensure_ascii=False, indent=2)
-    return base._replace(kind="json", label=f"{base.label} as JSON", value=text, fields=())
+    text = "" if value is ABSENT else spelled_out(written(value))
+    return base._replace(kind="json", label=f"{base.label} as JSON", value=text, fields=(), proposed=text or None)
+
+
+def _stands_for(field: Input, given: Any) -> bool:
+    """Whether the value of a field is what was proposed, and not what is left of it in such a field."""
+    if given is ABSENT or given is None:
+        return given is None and (field.may_be_null or field.kind == "json")
+    match field.kind:
+        case "text" | "long":
+            return isinstance(given, str)
+        case "integer" | "number":
+            return bool(field.value)
+        case "several":
+            return isinstance(given, list) and len(given) == len(field.value.split("\n") if field.value else ())
+        case "lines":
+            return isinstance(given, list)
+        case "group":
+            return given == {}
+    return field.kind == "json"
 
 
 def _object(fields: Sequence[Input], form: Fields) -> str:
@@ -185,9 +212,13 @@ def _object(fields: Sequence[Input], form: Fields) -> str:
 def _text(field: Input, form: Fields) -> str | None:
     """One value as JSON; what is empty and need not be there is left out."""
     if field.kind == "group":
+        if field.proposed is not None and not any(_sent(one, form) for one in _simple(field.fields)):
+            return field.proposed
         says_nothing = not any(_text(one, form) for one in field.fields)
         return None if says_nothing and not field.required else _object(field.fields, form)
     sent = _sent(field, form)
+    if field.proposed is not None and sent is not None and _in_lines(sent) == _in_lines(field.value):
+        return field.proposed
     if field.kind == "yes_no":
         return "true" if sent else "false"
     if sent is None or not sent.strip():
@@ -205,7 +236,7 @@ def _empty(field: Input) -> str | None:
 def _said(field: Input, sent: str) -> str:
     pointer = f"/data/{field.label}"
     if field.kind in ("text", "long"):
-        return json.dumps(sent.replace("\r\n", "\n"))
+        return json.dumps(_in_lines(sent))
     if field.kind in ("choice", "several"):
         chosen = sent.split("\n") if field.kind == "several" else [sent]
         if not set(chosen) <= set(dict(field.choices)):
@@ -234,6 +265,16 @@ def _sent(field: Input, form: Fields) -> str | None:
     return "\n".join(form.all(field.name)) if field.kind == "several" else form.raw(field.name)
 
 
+def _in_lines(text: str) -> str:
+    """A text with the ends of lines that everybody has: a browser sends its own, whatever it was given."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _can_be_sent(name: str) -> bool:
+    """Whether a browser sends the name of a field as it is."""
+    return not {"\r", "\n", NOTHING} & {*name}
+
+
 def _simple(fields: Iterable[Input]) -> Iterable[Input]:
     for field in fields:
         yield from _simple(field.fields) if field.kind == "group" else [field]
@@ -257,7 +298,7 @@ def _equal(option: Any, value: Any) -> bool:
 
 
 def _number(value: Any) -> str:
-    return value.text if isinstance(value, _Exact) else json.dumps(value)
+    return value.text if isinstance(value, Exact) else json.dumps(value)
 
 
 def _number_or_text(value: Any) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
@@ -49,7 +49,8 @@ class Templates:
         self._jinja.globals["static"] = {name: file.url for name, file in self.files.items()}
         self._jinja.filters |= {
             "ago": ago, "until": until, "moment": moment, "span": span, "segment": segment, "short": short,
-            "words": words, "local": local, "plainly": plainly, "amount": amount, "rate": rate, "bytes": size,
+            "words": words, "local": local, "plainly": plainly, "verbatim": verbatim, "amount": amount, "rate": rate,
+            "bytes": size,
         }  # fmt: skip
 
     def page(self, template: str, shown: dict[str, Any]) -> bytes:
@@ -60,9 +61,18 @@ def inert(value: Any) -> Any:
     """Text as it may be looked at: nothing in it turns the text around it."""
     if value is None:
         return ""
-    if isinstance(value, str) and not isinstance(value, Markup):
-        return _DECEIVING.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
-    return value
+    return spelled_out(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def spelled_out(text: str) -> str:
+    """The text with whatever deceives the eye as JSON would escape it, so that JSON still means the same."""
+    return _DECEIVING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def verbatim(value: Any) -> Markup:
+    """What a form sends back: escaped, else as it is, for whoever gets it must get what was put in."""
+    # A browser takes every bare carriage return in a page for the end of a line.
+    return escape("" if value is None else value).replace("\r", Markup("&#13;"))
 
 
 @pass_context

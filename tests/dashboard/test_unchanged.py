@@ -1,0 +1,144 @@
+"""Whoever approves without changing anything approves what was proposed, whatever characters it is made of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import httpx2
+import pytest
+from playwright.async_api import Browser
+
+from interlock.dashboard import forms
+from interlock.dashboard.exact import read, written
+from interlock.dashboard.forms import Input
+from interlock.dashboard.render import Templates, verbatim
+from interlock.dashboard.web import Fields
+from interlock.domain.approval import GateStatus
+from tests.dashboard.conftest import Board, follow, patient
+from tests.dashboard.scene import Scene
+from tests.dashboard.test_forms import a_gate
+from tests.support.eventually import PATIENCE_SECONDS
+
+ODD: Final = "a\r\nb\rc\nd\u200b\u200e\u200f\u202e\u2028\x1b\x7f\x85\ufeff\t &amp; <b>"
+SENT_BACK: Final = re.compile(r"""\s(?:value|name)="(\{\{[^"]*?\}\})"|>\s*(\{\{[^<]*?\}\})</textarea>""")
+TEXT: Final = {"type": "string"}
+TEXTS: Final = {"type": "array", "items": TEXT}
+PERSON: Final = {"type": "object", "required": ["name"], "properties": {"name": TEXT, "age": {"type": "integer"}}}
+
+
+def sent_by_a_browser(fields: Iterable[Input]) -> list[tuple[str, str]]:
+    """What comes of a form that nobody changes: ends of lines are sent as a browser sends them."""
+    sent: list[tuple[str, str]] = []
+    for field in fields:
+        if field.kind == "group":
+            sent += sent_by_a_browser(field.fields)
+        elif field.kind == "several":
+            sent += [(field.name, one) for one in field.value.split("\n") if one]
+        elif field.kind != "yes_no" or field.value:
+            sent.append((field.name, re.sub(r"\r\n|\r|\n", "\r\n", field.value)))
+    return sent
+
+
+def unchanged(rule: dict[str, Any], proposed: str, *, required: bool) -> str:
+    """What a field of this rule makes of a proposal that nobody changes."""
+    schema = json.dumps({"properties": {"it": rule}, "required": ["it"] if required else []})
+    details = f'{{"it": {proposed}}}'
+    text = forms.data(schema, Fields(urlencode(sent_by_a_browser(forms.inputs(schema, details)))), details)
+    return written(read(text or "{}").get("it", "it is not there"))
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize(
+    ("rule", "proposed"),
+    [
+        *(
+            (TEXT, json.dumps(text))
+            for text in (ODD, "a\r\nb", "a\rb", "a\0b", "\r\n", "\n\na\n", "  ", "", " padded ")
+        ),
+        ({"type": "string", "format": "email"}, '" ada@example.org "'),
+        ({"type": "string", "format": "date"}, '"2026-02-31"'),
+        ({"type": ["string", "null"]}, "null"),
+        ({"type": ["integer", "null"]}, "null"),
+        ({"type": "number"}, "12345678901234567.80"),
+        ({"type": "number"}, "-0"),
+        ({"type": "object"}, '{"x": 12345678901234567.80, "y": [1e2, {}], "z": []}'),
+        ({"type": "object"}, json.dumps({ODD: ODD})),
+        (TEXTS, "[]"),
+        (TEXTS, json.dumps(["a\u200fb", "c"])),
+        (TEXTS, json.dumps([ODD, " a", "a\0"])),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, '["b", "a"]'),
+        ({"enum": [ODD, "x"]}, json.dumps(ODD)),
+        (PERSON, json.dumps({"name": ODD})),
+        ({"anyOf": [PERSON, {"type": "null"}]}, "null"),
+        ({"type": "object", "properties": {"name": TEXT}}, "{}"),
+    ],
+)
+def test_a_proposal_that_nobody_changes_stays_as_it_was(rule: dict[str, Any], proposed: str, required: bool) -> None:
+    assert unchanged(rule, proposed, required=required) == written(read(proposed))
+
+
+@pytest.mark.parametrize("name", ["a\u200fb", "a\nb", "a\rb", "a\0b", ODD])
+def test_the_name_of_a_value_may_have_any_characters(name: str) -> None:
+    schema, details = json.dumps({"properties": {name: TEXT}}), json.dumps({name: "x"})
+    text = forms.data(schema, Fields(urlencode(sent_by_a_browser(forms.inputs(schema, details)))), details)
+    assert json.loads(text or "") == {name: "x"}
+
+
+def test_a_text_that_somebody_changes_has_plain_ends_of_lines() -> None:
+    schema = json.dumps({"properties": {"it": TEXT}})
+    text = forms.data(schema, Fields(urlencode({"data.it": "b\r\nc"})), json.dumps({"it": "a\r\nc"}))
+    assert json.loads(text or "") == {"it": "b\nc"}
+
+
+def test_json_that_is_asked_for_spells_out_what_deceives_the_eye() -> None:
+    (field,) = forms.inputs(json.dumps({"properties": {"it": {"type": "object"}}}), '{"it": {"a": "b\u202ec"}}')
+    assert field.value == '{\n  "a": "b\\u202ec"\n}'
+
+
+def test_whatever_a_form_sends_back_is_put_there_as_it_is() -> None:
+    spelled_out = []
+    for template in (files("interlock.dashboard") / "templates").iterdir():
+        for found in SENT_BACK.finditer(template.read_text()):
+            said = found[1] or found[2]
+            if not said.endswith("| verbatim }}") and said != "{{ reached.share }}":
+                spelled_out.append((template.name, said))
+    assert spelled_out == []
+
+
+def test_what_is_put_there_as_it_is_cannot_leave_its_place() -> None:
+    assert verbatim('"></textarea><script>\r\u202e') == "&#34;&gt;&lt;/textarea&gt;&lt;script&gt;&#13;\u202e"
+    assert verbatim(None) == ""
+    assert Templates().page("sign_in.html", {"next": '"'} | EMPTY).count(b'value="&#34;"') == 1
+
+
+EMPTY: Final = {
+    "wrong": False, "navigation": [], "auth": True, "who": type("", (), {"actor": ""})(), "form_token": "",
+    "here": "/", "said": "",
+}  # fmt: skip
+
+
+async def test_a_browser_sends_a_proposal_back_as_it_was(board: Board, stage: Scene, chromium: Browser) -> None:
+    proposed = {"title": ODD, "short": "a\u200fb\u200b\x1bc", "lines": ["x\u200fy", "z"], "more": {"k": ODD}}
+    schema = {
+        "type": "object",
+        "required": [*proposed],
+        "properties": {"title": TEXT, "short": TEXT, "lines": TEXTS, "more": {"type": "object"}},
+    }
+    gate = await a_gate(board, stage.tenant, schema, proposed)
+    page = await (await patient(chromium)).new_page()
+    await page.goto(f"{board.url}/approvals/{gate}")
+    await follow(page.get_by_role("button", name="Approve"))
+    after = await board.engine.gates.get(stage.tenant, gate)
+    assert (after.status, json.loads(after.data or "")) == (GateStatus.APPROVED, proposed)
+
+
+async def test_a_filter_is_asked_for_again_with_the_same_characters(board: Board, stage: Scene) -> None:
+    odd = "a\u200f\u2028b"
+    async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+        page = (await http.get("/jobs", params={"type": odd, "tag": odd, "worker": odd})).text
+    assert page.count(f'value="{odd}"') == 6, "each in its field, and with what is done to all that fit"
