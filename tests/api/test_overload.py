@@ -27,7 +27,7 @@ def engine() -> str:
 async def test_more_requests_than_seats_are_refused(api: Api) -> None:
     seats = [api.service.admission.enter() for _ in range(api.service.options.most_active)]
     problem(await api.get("/v1/me"), 503, "overloaded")
-    assert (await api.get("/healthz")).status_code == 200
+    assert [(await api.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
     for seat in seats:
         seat.leave()
     assert (await api.get("/v1/me")).status_code == 200

@@ -37,16 +37,55 @@ async def unfinished(api: Api, head: bytes) -> AsyncIterator[asyncio.StreamReade
         writer.close()
 
 
-async def test_strangers_who_never_end_leave_seats_to_those_who_are_known(store: Store, clock: ManualClock) -> None:
-    async with serving(store, clock, Options(auth=True, most_active=4)) as api, AsyncExitStack() as lines:
+async def test_strangers_who_never_end_leave_room_to_those_who_are_known(store: Store, clock: ManualClock) -> None:
+    async with serving(store, clock, Options(auth=True, most_waiting=16)) as api, AsyncExitStack() as lines:
         known = await api.as_role("read", "produce")
         readers = [await lines.enter_async_context(unfinished(api, DECIDE)) for _ in range(6)]
         async with asyncio.timeout(PATIENCE_SECONDS):
             told = await asyncio.gather(*(reader.readline() for reader in readers[2:]))
         assert {line.split()[1] for line in told} == {b"503"}
-        assert api.service.admission.by_tenant[STRANGERS, "active"] == 2
+        assert api.service.admission.by_tenant[STRANGERS, "waiting"] == 2
         await known.enqueue()
-        assert (await api.get("/healthz")).status_code == 200
+
+
+async def test_a_body_that_is_on_its_way_takes_no_seat(store: Store, clock: ManualClock) -> None:
+    async with serving(store, clock, Options(auth=True, most_active=2)) as api, AsyncExitStack() as lines:
+        greedy, modest = await api.as_role("produce", tenant="greedy"), await api.as_role("produce", tenant="modest")
+        credential = f"authorization: Bearer {greedy.token}\r\n".encode()
+        admission = api.service.admission
+        for begun, head in enumerate((ENQUEUE + credential, DECIDE) * 4, 1):
+            await lines.enter_async_context(unfinished(api, head))
+
+            async def is_read(begun: int = begun) -> bool:
+                return (admission.waiting, admission.active) == (begun, 0)
+
+            await eventually(is_read)
+        await modest.enqueue()
+        await greedy.enqueue()
+
+
+def test_a_body_that_has_come_waits_for_no_seat() -> None:
+    admission = Admission(Options(auth=True, most_active=3))
+    late, others = admission.enter(), [admission.enter() for _ in range(3)]
+    late.belongs_to("late")
+    with pytest.raises(Refusal, match="at work"), late.arriving():
+        assert admission.active == 3
+    others.pop().leave()
+    with late.arriving():
+        pass
+    with pytest.raises(Refusal, match="of this tenant"), late.arriving():
+        for seat in others:
+            seat.belongs_to("late")
+    for seat in (late, *others):
+        seat.leave()
+    assert (admission.active, admission.waiting, dict(admission.by_tenant)) == (0, 0, {})
+
+
+def test_strangers_and_one_tenant_together_leave_seats_to_everybody_else() -> None:
+    options = Options(auth=True)
+    admission = Admission(options)
+    for whole in (options.most_active, options.most_waiting, options.body_budget):
+        assert admission.share(whole, STRANGERS) + admission.share(whole, "a") < 0.7 * whole
 
 
 async def test_whoever_was_refused_and_goes_on_sending_takes_no_seat(store: Store, clock: ManualClock) -> None:

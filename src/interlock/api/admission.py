@@ -31,9 +31,12 @@ class Admission:
         if self.active > self._options.most_active:
             raise overloaded("too many requests are at work")
 
-    def share(self, whole: int) -> int:
-        """How much of the whole one tenant may have."""
-        return max(1, round(whole * self._options.tenant_share)) if self._options.auth else whole
+    def share(self, whole: int, tenant: str) -> int:
+        """How much of the whole one tenant may have; strangers, who are nobody's guests, have less."""
+        if not self._options.auth:
+            return whole
+        part = self._options.strangers_share if tenant == STRANGERS else self._options.tenant_share
+        return max(1, round(whole * part))
 
     @property
     def options(self) -> Options:
@@ -51,8 +54,7 @@ class Seat:
 
     def belongs_to(self, tenant: str) -> None:
         """Count the request for its tenant, so that one tenant's flood leaves seats to the others."""
-        if self._of.by_tenant[tenant, "active"] >= self._of.share(self._of.options.most_active):
-            raise overloaded("too many requests of this tenant are at work")
+        self._check_share(tenant, 1)
         self._tenant = tenant
         self._of.by_tenant[tenant, "active"] += 1
 
@@ -61,7 +63,7 @@ class Seat:
         budget = self._of.options.body_budget
         if self._of.body_bytes + size > budget:
             raise overloaded("too many bodies are being read")
-        if self._of.by_tenant[self._whose, "bytes"] + size > self._of.share(budget):
+        if self._of.by_tenant[self._whose, "bytes"] + size > self._of.share(budget, self._whose):
             raise overloaded("too many bodies of this tenant are being read")
         self._of.body_bytes += size
         self._count("bytes", size)
@@ -69,14 +71,29 @@ class Seat:
 
     def check_waiting(self) -> None:
         """Refuse a request that could not wait."""
-        most = self._of.options.most_waiting
-        if self._of.waiting >= most or self._of.by_tenant[self._whose, "waiting"] >= self._of.share(most):
+        most, whose = self._of.options.most_waiting, self._whose
+        if self._of.waiting >= most or self._of.by_tenant[whose, "waiting"] >= self._of.share(most, whose):
             raise overloaded("too many requests are waiting")
 
     @contextmanager
     def parked(self) -> Iterator[None]:
         """Wait without a seat among those at work: a long poll costs memory only."""
         self.check_waiting()
+        with self.aside():
+            yield
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Wait for a body, however slowly it comes; then there is a seat, or the request is refused after all."""
+        with self.parked():
+            yield
+        self._of.check()
+        if self._tenant is not None:
+            self._check_share(self._tenant, 0)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Leave the seat to others for a moment, which nobody can be refused in the middle of."""
         self._move(1)
         try:
             yield
@@ -94,6 +111,10 @@ class Seat:
             self._count("bytes", -self._bytes)
         if self._tenant is not None:
             self._count("active", -1)
+
+    def _check_share(self, tenant: str, more: int) -> None:
+        if self._of.by_tenant[tenant, "active"] + more > self._of.share(self._of.options.most_active, tenant):
+            raise overloaded("too many requests of this tenant are at work")
 
     @property
     def _whose(self) -> str:

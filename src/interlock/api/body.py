@@ -68,8 +68,9 @@ async def read(
             raise TooLarge("body", len(whole), limit)
         return whole
     try:
-        async with asyncio.timeout(within):
-            return await joined(pieces_of(receive), limit)
+        with seat.arriving():
+            async with asyncio.timeout(within):
+                return await joined(pieces_of(receive), limit)
     except TimeoutError:
         raise Refusal("request_timeout", f"the body did not arrive within {within:g} s", close=True) from None
 

@@ -22,6 +22,7 @@ from interlock.api.router import Router
 from interlock.api.routes import Answer
 from interlock.api.service import Service, Trail, not_at_once, nothing_arrived, still_here
 
+ALWAYS_ANSWERED: Final = (b"/healthz", b"/readyz")  # a busy process is neither sick nor about to be replaced
 DRAIN_BYTES: Final = 64 * 1024
 DRAIN_SECONDS: Final = 0.2
 LINGER_BYTES: Final = 16 * 1024 * 1024
@@ -110,7 +111,7 @@ class Gate:
 
     def _check(self, scope: Any, trail: Trail) -> None:
         raw_path: bytes = scope["raw_path"]
-        if raw_path != b"/healthz":  # a busy process is not a sick one
+        if raw_path not in ALWAYS_ANSWERED:
             self.service.admission.check()
         trail.headers = headers = scope.get(KNOWN) or Headers(scope["headers"])
         trail.request_id = headers.request_id or trail.request_id
@@ -275,7 +276,8 @@ class _Exchange:
         """Read a small body that nobody wanted, so that the connection can be used again."""
         if self._waits_to_be_asked or self._length > DRAIN_BYTES:
             return False
-        return await self._read_on(DRAIN_BYTES, DRAIN_SECONDS)
+        with self._trail.seat.aside():
+            return await self._read_on(DRAIN_BYTES, DRAIN_SECONDS)
 
     async def _read_on(self, most: int, seconds: float) -> bool:
         """Whether the body came to its end within these bounds; nothing of it is kept."""

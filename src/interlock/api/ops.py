@@ -10,7 +10,6 @@ from typing import Any, Final
 from interlock.api import metrics, openapi, problems, shapes
 from interlock.api.problems import Refusal
 from interlock.api.routes import Answer, Call, Nothing, Route, Routes, answer
-from interlock.errors import Unavailable
 
 routes = Routes()
 
@@ -26,13 +25,7 @@ async def readyz(call: Call[None, Nothing]) -> Answer:
     """Say whether requests should be sent here: the database answers and fits, and the service is not being stopped."""
     if call.service.stopping.is_set():
         raise Refusal("stopping", "the service is being stopped")
-    fitness = await call.engine.reads.fitness()
-    if fitness.lacks is not None:
-        raise Unavailable("the schema of the database is older than this service")
-    ready: dict[str, object] = {"status": "ok", "durability": "full" if fitness.durable else "relaxed"}
-    if down := await call.engine.reads.unreachable():  # the tenants of all other shards are to be served
-        ready |= {"status": "degraded", "unreachable": sorted(down)}
-    return answer(ready)
+    return answer(await call.service.readiness())
 
 
 @routes.add("GET", "/metrics", roles=["operate"], answers={200: None}, produces="text/plain")

@@ -16,7 +16,7 @@ from interlock.api.options import Options
 from interlock.api.rates import Rates
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
-from interlock.errors import Fatal
+from interlock.errors import Fatal, Unavailable
 
 if TYPE_CHECKING:
     from interlock.api.routes import Answer
@@ -38,6 +38,22 @@ class Service:
         self.everybody: Principal | None = None if options.auth else local(options.tenant)
         self.stopping = asyncio.Event()
         self.broken: Fatal | None = None
+        self._look: asyncio.Task[dict[str, object]] | None = None
+
+    async def readiness(self) -> dict[str, object]:
+        """How the database is; one look serves all who ask while it is taken, as many strangers as that may be."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self._looked())
+        return await asyncio.shield(self._look)
+
+    async def _looked(self) -> dict[str, object]:
+        fitness = await self.engine.reads.fitness()
+        if fitness.lacks is not None:
+            raise Unavailable("the schema of the database is older than this service")
+        ready: dict[str, object] = {"status": "ok", "durability": "full" if fitness.durable else "relaxed"}
+        if down := await self.engine.reads.unreachable():  # the tenants of all other shards are to be served
+            ready |= {"status": "degraded", "unreachable": sorted(down)}
+        return ready
 
     def give_up(self, error: Fatal) -> None:
         """Nothing more may be written: the server stops, and its process ends with this error."""

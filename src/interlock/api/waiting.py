@@ -95,10 +95,12 @@ async def upload_in_time(call: Call[Any, Any], pieces: AsyncIterator[bytes]) -> 
     options = call.service.options
     clock = asyncio.get_running_loop().time
     started, size = clock(), 0
+    call.trail.seat.check_waiting()
     while True:
         try:
-            async with asyncio.timeout_at(started + options.body_seconds + size / options.slowest_upload):
-                piece = await anext(pieces)
+            with call.trail.seat.aside():
+                async with asyncio.timeout_at(started + options.body_seconds + size / options.slowest_upload):
+                    piece = await anext(pieces)
         except StopAsyncIteration:
             return
         except TimeoutError:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -232,7 +233,11 @@ class _Exchange:
     async def _form(self) -> Fields:
         if self._headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
             raise Invalid("this takes a form")
-        body = bytearray()
+        trail = self._scope.get(TRAIL)
+        with trail.seat.arriving() if trail is not None else nullcontext():
+            return await self._fields(bytearray())
+
+    async def _fields(self, body: bytearray) -> Fields:
         async with asyncio.timeout(FORM_SECONDS):
             while True:
                 message = await self._receive()

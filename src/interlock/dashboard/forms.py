@@ -200,7 +200,7 @@ def _stands_for(field: Input, given: Any) -> bool:
         case "lines":
             return isinstance(given, list)
         case "group":
-            return given == {}
+            return isinstance(given, dict) and not given
     return field.kind == "json"
 
 
