@@ -73,9 +73,12 @@ def test_a_body_that_has_come_waits_for_no_seat() -> None:
     others.pop().leave()
     with late.arriving():
         pass
-    with pytest.raises(Refusal, match="of this tenant"), late.arriving():
-        for seat in others:
-            seat.belongs_to("late")
+    coming = late.arriving()
+    coming.__enter__()
+    for seat in others:
+        seat.belongs_to("late")
+    with pytest.raises(Refusal, match="of this tenant"):
+        coming.__exit__(None, None, None)
     for seat in (late, *others):
         seat.leave()
     assert (admission.active, admission.waiting, dict(admission.by_tenant)) == (0, 0, {})

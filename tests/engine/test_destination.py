@@ -7,9 +7,12 @@ import datetime
 import gzip
 import ipaddress
 import itertools
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -20,9 +23,10 @@ from cryptography.x509.oid import NameOID
 from interlock.domain.destination import Allowance
 from interlock.domain.webhook import Reply
 from interlock.engine.destination import ANSWER_BYTES, Outside, Resolve
+from interlock.engine.lookups import RESOLVERS, RESOLVERS_OF_ONE
 from interlock.errors import Invalid, Unavailable
 from tests.domain.test_destination import REFUSED
-from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.receiver import Answer, Receiver, Seen, hang, receiver, says, sends
 
 PUBLIC = "8.8.8.8"
@@ -206,6 +210,41 @@ async def test_a_resolver_that_hangs_meets_the_same_deadline() -> None:
     stuck = Outside(resolve=never, deadline_seconds=0.05)
     assert await stuck.post("https://hooks.example/", {}, b"") == Reply(error="timeout")
     await stuck.admit("https://hooks.example/")
+
+
+async def test_names_that_hang_hold_up_nobody_but_their_owner(there: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = [], threading.Event()
+
+    def ask(host: str, port: int, **more: Any) -> Any:
+        asked.append(host)
+        if host != "localhost":
+            assert answers.wait(PATIENCE_SECONDS)
+            raise OSError("no such name")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    outside = Outside(Allowance.of([f"localhost:{there.port}"]), deadline_seconds=PATIENCE_SECONDS)
+    try:
+        names = [f"https://slow{n}.example/" for n in range(RESOLVERS)]
+        asking = [asyncio.create_task(outside.admit(name, owner="a")) for name in names]
+
+        async def some_hang() -> bool:
+            return len(asked) == RESOLVERS_OF_ONE
+
+        await eventually(some_hang)
+        for task in asking:
+            task.cancel()
+        await asyncio.wait(asking)
+        url = f"http://localhost:{there.port}/"
+        assert await outside.post(url, {}, b"", owner="b") == Reply(200)
+        held_up = asyncio.create_task(outside.post(url, {}, b"", owner="a"))
+        await outside.post(url, {}, b"", owner="b")
+        assert (len(asked), held_up.done()) == (RESOLVERS_OF_ONE + 2, False), "its threads hang, though nobody waits"
+        answers.set()
+        assert await held_up == Reply(200)
+    finally:
+        answers.set()
+        await outside.close()
 
 
 async def test_little_of_a_long_answer_is_read(there: Receiver, outside: Outside) -> None:

@@ -7,22 +7,21 @@ no proxies, no redirects, no cookies, and no connection is used twice.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 import httpx2
 
 from interlock.domain.destination import Allowance, Destination, admitted
 from interlock.domain.webhook import Reply
+from interlock.engine.lookups import Lookups
 from interlock.errors import Invalid, Unavailable
 
 DEADLINE_SECONDS: Final = 10.0
 ANSWER_BYTES: Final = 4 * 1024
 DOCUMENT_BYTES: Final = 256 * 1024
-RESOLVERS: Final = 32
+OURS: Final = ""  # the owner of names that the settings say; no tenant has this name
 MOST_ADDRESSES: Final = 3
 USER_AGENT: Final = "interlock-webhooks"
 
@@ -57,28 +56,29 @@ class Outside:
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         self._allowance = allowance or Allowance()
-        self._resolve = resolve or self._ask_the_system
+        self._resolve = resolve
         self._deadline = deadline_seconds
         self._tls = tls
         self._transport: httpx2.AsyncHTTPTransport | None = None
         self._making = asyncio.Lock()
-        # Threads of its own: a name server that hangs must not keep others from theirs.
-        self._resolvers = ThreadPoolExecutor(RESOLVERS, "interlock-resolver")
+        self._lookups = Lookups()
 
-    async def admit(self, url: str, field: str = "url") -> None:
+    async def admit(self, url: str, field: str = "url", *, owner: str = OURS) -> None:
         """Refuse a URL that leads where nothing may be sent; a name that nobody knows yet is fine."""
         destination = admitted(url, self._allowance, field)
         try:
             async with asyncio.timeout(self._deadline):
-                await self._addresses(destination)
+                await self._addresses(destination, owner)
         except (TimeoutError, Unreachable) as error:
             if str(error) == "destination_refused":
                 raise Invalid(f"{field} names a host that is not public", pointer=f"/{field}") from None
 
-    async def post(self, url: str, headers: Mapping[str, str], content: bytes, at: Stage | None = None) -> Reply:
+    async def post(
+        self, url: str, headers: Mapping[str, str], content: bytes, at: Stage | None = None, *, owner: str = OURS
+    ) -> Reply:
         """Send and tell how it was taken; whatever goes wrong is part of the reply."""
         try:
-            answer = await self._request("POST", url, headers, content, ANSWER_BYTES, at)
+            answer = await self._request("POST", url, headers, content, ANSWER_BYTES, at, owner)
         except Unreachable as error:
             return Reply(error=str(error))
         return Reply(answer.status_code, retry_after_seconds=_seconds(answer.headers.get("retry-after", "")))
@@ -95,7 +95,7 @@ class Outside:
         return answer.body
 
     async def close(self) -> None:
-        self._resolvers.shutdown(wait=False, cancel_futures=True)
+        self._lookups.close()
         if self._transport is not None:
             await self._transport.aclose()
             self._transport = None
@@ -108,6 +108,7 @@ class Outside:
         content: bytes | None,
         limit: int,
         at: Stage | None = None,
+        owner: str = OURS,
     ) -> Answer:
         try:
             destination = admitted(url, self._allowance)
@@ -117,7 +118,7 @@ class Outside:
         try:
             # One deadline for everything: a receiver that sends a byte now and then meets every shorter one.
             async with asyncio.timeout(self._deadline):
-                addresses = await self._addresses(destination)
+                addresses = await self._addresses(destination, owner)
                 for i, address in enumerate(addresses, 1):
                     try:
                         return await self._ask(method, destination, address, headers, content, limit, at)
@@ -132,13 +133,13 @@ class Outside:
             raise Unreachable("broken_answer") from None
         raise Unreachable("cannot_resolve")
 
-    async def _addresses(self, destination: Destination) -> Sequence[str]:
+    async def _addresses(self, destination: Destination, owner: str) -> Sequence[str]:
         """Where a name leads; one address that is not public spoils all, whichever would be used."""
         if destination.address is not None:
             addresses: Sequence[str] = [destination.host]
         else:
             try:
-                addresses = await self._resolve(destination.host, destination.port)
+                addresses = await self._looked_up(destination.host, destination.port, owner)
             except (OSError, UnicodeError):
                 raise Unreachable("cannot_resolve") from None
         if not all(self._allowance.permits(destination, address) for address in addresses):
@@ -195,12 +196,10 @@ class Outside:
                 )
             return self._transport
 
-    async def _ask_the_system(self, host: str, port: int) -> Sequence[str]:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
-        return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+    async def _looked_up(self, host: str, port: int, owner: str) -> Sequence[str]:
+        if self._resolve is not None:
+            return await self._resolve(host, port)
+        return await self._lookups.addresses(host, port, owner=owner)
 
 
 def _tracer(at: Stage) -> Callable[[str, Any], Awaitable[None]]:

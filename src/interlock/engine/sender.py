@@ -191,7 +191,7 @@ class Sender:
         self._by_host[host] += 1
         try:
             message = await self._messages.of(tenant, dispatch, self._clock())
-            reply = await self._outside.post(url, message.headers, message.content, self._at)
+            reply = await self._outside.post(url, message.headers, message.content, self._at, owner=tenant)
         finally:
             self._by_host -= Counter({host: 1})
         self._at("answered")

@@ -71,7 +71,7 @@ class Webhooks:
         who.need("operate")
         secret = _new_secret()
         new = _checked(request, secret, who.actor)
-        await self._outside.admit(request.url)
+        await self._outside.admit(request.url, owner=who.tenant)
         subscription, replayed = await self._outbox.subscribe(who.tenant, new)
         return Created(subscription, None if replayed else secret, replayed)
 
@@ -117,7 +117,7 @@ class Webhooks:
     async def call_for_work(self, who: Principal, request: SubscriptionRequest, told_in: Dialect) -> Subscription:
         """Let a worker be told when there is work for it; the same request again goes on with what is there."""
         who.need("work")
-        await self._outside.admit(request.url)
+        await self._outside.admit(request.url, owner=who.tenant)
         url = told_in.address(request.url)
         named = hashlib.sha256(f"{who.actor}\n{url}\n".encode() + _sent(request, life=False)).hexdigest()
         request = msgspec.structs.replace(request, url=url, events=[webhook.QUEUE_READY], key=f"{told_in} {named}")

@@ -1,0 +1,43 @@
+"""Names looked up by the resolver of the system, which cannot be told to stop: no owner takes it from others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+from weakref import WeakValueDictionary
+
+RESOLVERS: Final = 64
+RESOLVERS_OF_ONE: Final = 4
+
+
+class Lookups:
+    """Threads apart from all others, and of those a few for each owner.
+
+    A lookup that hangs keeps its thread after whoever asked has given up, and for so long it counts.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(RESOLVERS, "interlock-resolver")
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # while somebody looks up
+
+    async def addresses(self, host: str, port: int, *, owner: str) -> Sequence[str]:
+        """Where a name leads, once one of the owner's threads is free."""
+        room = self._rooms.setdefault(owner, asyncio.Semaphore(RESOLVERS_OF_ONE))
+        loop = asyncio.get_running_loop()
+
+        def free(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop may have ended before a thread that hangs
+                loop.call_soon_threadsafe(room.release)
+
+        await room.acquire()
+        looking = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        looking.add_done_callback(free)
+        found = await asyncio.wrap_future(looking)
+        return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
