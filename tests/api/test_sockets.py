@@ -308,3 +308,31 @@ async def test_a_target_that_names_another_host_or_a_fragment_is_refused(calm: A
 async def test_a_target_may_name_the_host_it_is_for(calm: Api) -> None:
     head = b"GET http://LOCALHOST:80/healthz HTTP/1.1\r\nhost: localhost:80\r\nconnection: close\r\n\r\n"
     assert parsed(await exchange(calm, head)).status_code == 200
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_what_comes_after_a_chunked_body_is_no_header(store: Store, clock: ManualClock, at_once: bool) -> None:
+    async with serving(store, clock, Options(auth=True)) as api:
+        known = await api.as_role("produce", "read")
+        credential = f"authorization: Bearer {known.token}\r\n".encode()
+
+        async def told(more: bytes, trailer: bytes) -> bytes:
+            parts = [
+                POST + more + b"transfer-encoding: chunked\r\n\r\n",
+                b"c\r\n" + BODY + b"\r\n0\r\n",
+                trailer + b"\r\n",
+            ]
+            reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+            for part in [b"".join(parts)] if at_once else parts:
+                writer.write(part)
+                await writer.drain()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                line = await reader.readline()
+            writer.close()
+            return line.split()[1]
+
+        assert await told(b"", credential) == b"401"
+        assert await told(credential, b"idempotency-key: a\r\ncontent-type: text/plain\r\n") == b"201"
+        assert await told(credential, b"idempotency-key: a\r\n") == b"201"
+        (one, other) = (await known.get("/v1/jobs")).json()["items"]
+        assert (one["idempotency_key"], other["idempotency_key"]) == (None, None)

@@ -141,6 +141,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._grow(len(name) + len(value))
+        if not self._in_head:
+            return  # a trailer comes after everything has been judged by the headers, and none of ours means anything
         if len(self.headers) >= MOST_HEADERS:
             raise Refusal("head_too_large", f"more than {MOST_HEADERS} headers")
         name = name.lower()
