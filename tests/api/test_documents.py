@@ -57,7 +57,8 @@ def test_the_bounds_are_those_of_the_service() -> None:
     options = Options()
     for said in (
         f"{options.most_active}; one tenant half",
-        f"{options.most_waiting:,}; one tenant half",
+        f"{options.most_waiting:,}; shared in the same way",
+        "all callers without a credential together an eighth",
         f"| connections | {options.most_connections:,} |",
         f"{options.body_budget // 1024**2} MiB",
         f"{options.largest_head // 1024} KiB, 100 headers, {options.head_seconds:g} s",
@@ -67,4 +68,5 @@ def test_the_bounds_are_those_of_the_service() -> None:
         f"get up to {options.grace_seconds:g} s",
     ):
         assert said in DEPLOYING, said
+    assert options.strangers_share == 1 / 8
     assert f"every {options.keep_alive_seconds:g} s" in API

@@ -8,7 +8,7 @@ from tests.contract.builders import Desk
 from tests.contract.doors import Door
 
 # One row or one table for the whole database: there is no tenant to lead their keys.
-WITHOUT_TENANT = {"epoch", "history_partition", "schema_migration", "shard"}
+WITHOUT_TENANT = {"epoch", "history_partition", "schema_migration", "seal", "shard"}
 # Hashes of secrets that are looked up before a tenant is known.
 HASHES = {("approval", "token_sha256"), ("token", "hash")}
 

@@ -123,6 +123,8 @@ FORBIDDEN = [
     "DELETE FROM route",
     "UPDATE route SET type = 'x'",
     "UPDATE epoch SET value = 7",
+    "UPDATE seal SET key = key",
+    "DELETE FROM seal",
     "UPDATE schema_migration SET checksum = ''",
     "ALTER TABLE job DISABLE TRIGGER ALL",
     "ALTER TABLE job NO FORCE ROW LEVEL SECURITY",

@@ -15,12 +15,14 @@ from interlock.api.admission import STRANGERS, Admission
 from interlock.api.options import Options
 from interlock.api.service import Trail
 from interlock.cli import serve
-from interlock.cli.serve import session_key
 from interlock.config import Settings
 from interlock.dashboard.app import LARGEST_FORM, Dashboard, pages
 from interlock.dashboard.guesses import MOST_GUESSES, WINDOW_SECONDS
 from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS
 from interlock.domain.principal import local
+from interlock.engine.engine import Engine
+from interlock.storage.contract import Store
+from interlock.storage.objects.directory import Directory
 from interlock.wire import TokenRequest
 from tests.dashboard import scene
 from tests.dashboard.conftest import Board, a_server, follow, patient
@@ -154,25 +156,18 @@ async def test_a_session_that_is_used_gets_a_fresh_cookie_with_the_same_flags(gu
         assert "set-cookie" not in live.headers
 
 
-def test_the_key_of_the_sessions_is_kept_where_nobody_else_reads_it(tmp_path: Path) -> None:
-    database = f"sqlite:///{tmp_path}/jobs.db"
-    key = session_key(database)
-    assert session_key(database) == key
-    assert (tmp_path / "jobs.db.serving").stat().st_mode & 0o777 == 0o600
-    assert session_key(f"sqlite:///{tmp_path}/other.db") != key
-    assert session_key("sqlite:///:memory:") != session_key("sqlite:///:memory:")
-    shared = [session_key(f"postgresql://app:{word}@db/interlock") for word in ("a", "a", "b")]
-    assert shared[0] == shared[1] != shared[2]
-
-
-def test_where_a_file_is_does_not_tell_how_its_cursors_are_sealed(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    settings = Settings(database=f"sqlite:///{tmp_path}/a/jobs.db")
-    key = serve.options(settings).cursor_key
-    assert serve.options(settings).cursor_key == key
-    (tmp_path / "a").rename(tmp_path / "b")
-    (tmp_path / "a").mkdir()
-    assert serve.options(settings).cursor_key != key
+async def test_servers_of_one_database_know_each_others_cookies_and_cursors(
+    store: Store, tmp_path: Path, tenant: str
+) -> None:
+    settings = Settings(auth=("tokens",), tenant=tenant)
+    engine = Engine(store, objects=Directory(tmp_path))
+    one, other = [await serve.application(engine, settings) for _ in range(2)]
+    assert one.service.options.cursor_key == other.service.options.cursor_key != await engine.reads.seal()
+    boards = [next(iter(app._mounts.values())) for app in (one, other)]
+    cookie = boards[0]._sessions.begin("a credential")
+    assert boards[1]._sessions.read(cookie) == boards[0]._sessions.read(cookie)
+    assert boards[1]._sessions.read(cookie) is not None
+    await engine.close()
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/approve", "/approve/decide"])
@@ -192,7 +187,7 @@ async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed
     guarded: Board, tenant: str
 ) -> None:
     dashboard = Dashboard(guarded.engine, auth=True, tenant=tenant)
-    admission = Admission(Options(auth=True, most_active=2))
+    admission = Admission(Options(auth=True, most_waiting=8))
 
     async def fill_in(receive: Callable[[], Awaitable[object]]) -> int:
         sent: list[dict[str, Any]] = []
@@ -219,7 +214,10 @@ async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed
 
     await eventually(is_reading)
     assert await fill_in(asyncio.Event().wait) == 503
-    admission.enter().belongs_to(tenant)
+    seat = admission.enter()
+    seat.belongs_to(tenant)
+    with seat.arriving():
+        assert admission.active == 0
     endless.cancel()
     await asyncio.gather(endless, return_exceptions=True)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import secrets
+import hmac
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -31,7 +31,6 @@ from interlock.errors import Invalid
 app = App(name="serve")
 NOTHING = Common()
 NOBODY_ELSE: Final = Callers()
-KEY_BYTES = 32
 
 
 @app.default
@@ -65,7 +64,7 @@ async def _serve(settings: Settings) -> None:
     ):
         engine.upkeep.start()
         engine.sender.start()
-        service = application(engine, settings, callers)
+        service = await application(engine, settings, callers)
         with listen(settings.host, settings.port) as listening:
             server = Server(service, listening)
             _say_where(url_of(listening), settings)
@@ -80,11 +79,12 @@ async def _closed_in_the_end(outside: Outside) -> AsyncIterator[None]:
         await outside.close()
 
 
-def application(engine: Engine, settings: Settings, callers: Callers = NOBODY_ELSE) -> Gate:
+async def application(engine: Engine, settings: Settings, callers: Callers = NOBODY_ELSE) -> Gate:
     """Everything that is served: the API, and the dashboard beside it."""
-    sessions = Sessions(session_key(settings.database))
-    dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=sessions)
-    return create_app(engine, options(settings, callers), mounts=dashboard.mounts)
+    key = await engine.reads.seal()
+    dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=Sessions(key))
+    meant = replace(options(settings, callers), cursor_key=hmac.digest(key, b"interlock cursors", "sha256"))
+    return create_app(engine, meant, mounts=dashboard.mounts)
 
 
 def options(settings: Settings, callers: Callers = NOBODY_ELSE) -> Options:
@@ -95,7 +95,6 @@ def options(settings: Settings, callers: Callers = NOBODY_ELSE) -> Options:
         hosts=settings.hosts,
         faces=settings.faces,
         codeq=callers,
-        cursor_key=hashlib.sha256(b"interlock cursors\n" + session_key(settings.database)).digest(),
         largest_body=settings.limits.get("body", Options.largest_body),
         rate_per_second=settings.rate_per_second,
         rate_burst=settings.rate_burst,
@@ -110,34 +109,13 @@ def only_server_of(database: str) -> Iterator[None]:
         return
     import fcntl
 
-    with _serving(database).open("ab") as held:
+    with Path(database.removeprefix(assemble.SQLITE) + ".serving").open("ab") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             busy = f"another process serves {database} already; stop that one, or name another file with --database"
             raise Invalid(busy, pointer="/database") from None
         yield
-
-
-def session_key(database: str) -> bytes:
-    """What seals cookies of the dashboard and cursors, the same after a restart and for all servers of one database."""
-    if database.endswith(":memory:"):
-        return secrets.token_bytes(KEY_BYTES)
-    if not database.startswith(assemble.SQLITE):
-        return hashlib.sha256(b"interlock sessions\n" + database.encode()).digest()
-    # Where a file is could be guessed; only the one server of it reads and writes this.
-    path = _serving(database)
-    key = path.read_bytes() if path.exists() else b""
-    if len(key) != KEY_BYTES:
-        key = secrets.token_bytes(KEY_BYTES)
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        path.write_bytes(key)
-    return key
-
-
-def _serving(database: str) -> Path:
-    return Path(database.removeprefix(assemble.SQLITE) + ".serving")
 
 
 def _say_where(url: str, settings: Settings) -> None:

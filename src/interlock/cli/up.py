@@ -84,7 +84,7 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
         tasks.connect_by(client)
         command = Command(settings.database)
         with listen(settings.host, settings.port) as listening:
-            server = Server(serve.application(engine, settings), listening)
+            server = Server(await serve.application(engine, settings), listening)
             _introduce(url_of(listening), settings, command)
             await _serve_beside(server, Narrator(engine.reads, settings.tenant, command).tell(), _work(tasks, settings))
     output.say("stopped; what is not done yet goes on with the next start")

@@ -70,6 +70,10 @@ class Reads:
         """The shards that do not answer, by name, and why."""
         return await self._store.unreachable()
 
+    async def seal(self) -> bytes:
+        """What the servers of this database seal cookies and cursors with; nobody else may see it."""
+        return await self._store.seal()
+
     async def fitness(self) -> Fitness:
         """Whether the database can be worked on."""
         return await self._store.fitness()

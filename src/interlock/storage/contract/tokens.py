@@ -40,3 +40,7 @@ class TokenStore(Protocol):
     async def touch_tokens(self, tenant: str, ids: Sequence[str], *, older_than_seconds: float) -> int:
         """Note that tokens were used, save where that was noted within these seconds."""
         ...
+
+    async def seal(self) -> bytes:
+        """The 32 random bytes that all servers of this database share; of several shards those of the first."""
+        ...

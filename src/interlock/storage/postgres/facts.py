@@ -51,3 +51,7 @@ async def fitness(connection: Conn) -> Fitness:
     """What is missing of the schema, and whether a commit is on disk before it is answered."""
     rows = await connection.fetch(_FITNESS)
     return Fitness(lacking(PACKAGE, {row[0] for row in rows}), all(row[1] for row in rows))
+
+
+async def seal(connection: Conn) -> bytes:
+    return bytes(await connection.fetchval("select key from interlock.seal"))

@@ -197,6 +197,9 @@ class PostgresStore(
     async def facts(self) -> dict[str, str]:
         return await self._run(facts.read)
 
+    async def seal(self) -> bytes:
+        return await self._run(facts.seal)
+
     async def fitness(self) -> Fitness:
         return await self._run(facts.fitness)
 

@@ -90,6 +90,9 @@ class Router(
             )  # fmt: skip
         return facts | {"shards": ", ".join(told)}
 
+    async def seal(self) -> bytes:
+        return await next(iter(self._shards.values())).run(lambda store: store.seal())
+
     async def fitness(self) -> Fitness:
         told = [one for _, one in _one_at_least(await self._everywhere("fitness", lambda store: store.fitness()))]
         return Fitness(next((one.lacks for one in told if one.lacks), None), all(one.durable for one in told))

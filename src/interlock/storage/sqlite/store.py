@@ -236,6 +236,13 @@ class SQLiteStore(
 
         return await self._read(read)
 
+    async def seal(self) -> bytes:
+        def read(c: Connection) -> bytes:
+            ((key,),) = c.rows("SELECT key FROM seal")
+            return bytes(key)
+
+        return await self._read(read)
+
     async def fitness(self) -> Fitness:
         def read(c: Connection) -> Fitness:
             self._writer.refuse_lost_file()

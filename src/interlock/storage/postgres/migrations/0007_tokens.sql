@@ -1,4 +1,4 @@
--- Bearer tokens: of the text of one only its SHA-256 is kept.
+-- Bearer tokens: of the text of one only its SHA-256 is kept. And the key that seals the cookies they are in.
 
 create table interlock.token (
   tenant       text collate "C" not null,
@@ -90,3 +90,14 @@ grant create on schema interlock to interlock_sweep;
 alter function interlock.token_owner(bytea) owner to interlock_sweep;
 alter function interlock.old_tokens(timestamptz, integer) owner to interlock_sweep;
 revoke create on schema interlock from interlock_sweep;
+
+create table interlock.seal (
+  only_row boolean not null default true primary key check (only_row),
+  key      bytea   not null check (length(key) = 32)
+);
+-- Two random uuids are from the strong source of randomness that the server has, which is offered in no other way.
+insert into interlock.seal (key) values (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
+comment on table interlock.seal is 'The key of cookies, forms and cursors, which all servers of this database share. Whoever wants a new one signs everybody out.';
+comment on column interlock.seal.only_row is 'Makes sure that there is one row.';
+comment on column interlock.seal.key is 'Random, and shown to nobody.';
+grant select on interlock.seal to interlock_app;

@@ -1,4 +1,4 @@
--- Bearer tokens: of the text of one only its SHA-256 is kept. Names are sorted JSON lists; null types or repositories mean any.
+-- Bearer tokens: of the text of one only its SHA-256 is kept. And the key that seals the cookies they are in. Names are sorted JSON lists; null types or repositories mean any.
 
 CREATE TABLE token (
   tenant       TEXT NOT NULL,
@@ -57,3 +57,10 @@ WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM token WHERE ten
 BEGIN
   SELECT RAISE(ABORT, 'a token never changes but to be revoked, once');
 END;
+
+-- The key of cookies, forms and cursors, random and shown to nobody.
+CREATE TABLE seal (
+  only_row INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),
+  key      BLOB NOT NULL CHECK (length(key) = 32)
+);
+INSERT INTO seal (only_row, key) VALUES (1, randomblob(32));

@@ -1,0 +1,32 @@
+"""The key that all servers of one database share: random, kept there, and changed by nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from interlock.storage.contract import Store
+from interlock.storage.sqlite.store import SQLiteStore
+
+
+async def test_everybody_reads_the_same_key(store: Store) -> None:
+    key = await store.seal()
+    assert len(key) == 32
+    assert await store.seal() == key
+
+
+async def test_no_two_databases_have_the_same_key(store: Store, tmp_path: Path) -> None:
+    for path in (":memory:", str(tmp_path / "other.db")):
+        other = await SQLiteStore.open(path)
+        try:
+            assert await other.seal() != await store.seal()
+        finally:
+            await other.close()
+
+
+async def test_a_file_keeps_its_key(tmp_path: Path) -> None:
+    keys = []
+    for _ in range(2):
+        store = await SQLiteStore.open(str(tmp_path / "jobs.db"))
+        keys.append(await store.seal())
+        await store.close()
+    assert keys[0] == keys[1]
