@@ -93,6 +93,8 @@ async def test_the_link_is_for_people_and_never_with_a_working_credential(guarde
     problem(
         await guarded.post("/v1/approvals/decide", {"token": "ilg_wrong", "decision": "approve"}), 429, "rate_limited"
     )
+    decided = guarded.ok(await guarded.post("/v1/approvals/decide", {"token": link, "decision": "approve"}))
+    assert decided["status"] == "approved", "whoever has a right link does not wait for those who guess"
 
 
 async def test_the_bearer_of_a_link_needs_no_credential(guarded: Api) -> None:

@@ -171,16 +171,19 @@ async def test_servers_of_one_database_know_each_others_cookies_and_cursors(
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/approve", "/approve/decide"])
-async def test_whoever_guesses_wrong_too_often_waits(guarded: Board, tenant: str, path: str) -> None:
+async def test_whoever_guesses_wrong_too_often_waits_and_nobody_else_behind_the_same_address(
+    guarded: Board, tenant: str, path: str
+) -> None:
     token = await guarded.token("read", tenant=tenant)
     async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         form = {"form_token": form_token_of((await http.get("/sign-in")).text), "decision": "approve"}
         told = [(await http.post(path, data=form | {"token": f"guess {n}"})).status_code for n in range(MOST_GUESSES)]
         assert told == [401 if path == "/sign-in" else 404] * MOST_GUESSES
-        refused = await http.post("/sign-in", data=form | {"token": token})
+        refused = await http.post(path, data=form | {"token": "another guess"})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, str(int(WINDOW_SECONDS)))
-        guarded.ticks.now += WINDOW_SECONDS
         assert (await http.post("/sign-in", data=form | {"token": token})).status_code == 303
+        guarded.ticks.now += WINDOW_SECONDS
+        assert (await http.post(path, data=form | {"token": "another guess"})).status_code == told[0]
 
 
 async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed_in(

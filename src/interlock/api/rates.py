@@ -31,10 +31,6 @@ class Rates:
             self._buckets.popitem(last=False)
         self._refuse_if_empty(left)
 
-    def check(self, key: str) -> None:
-        """Be refused like `take`, but take none."""
-        self._refuse_if_empty(self._left(key))
-
     def _left(self, key: str) -> float:
         now = self._clock()
         left, then = self._buckets.get(key, (self._burst, now))

@@ -202,21 +202,31 @@ class _Exchange:
         return who
 
     async def _guessed(self, page: Page, ask: Ask) -> View | Reply:
-        """Answer somebody who says a secret, unless they have said too many wrong ones."""
-        address = (self._scope.get("client") or ("",))[0]
-        wait = self._board._guesses.seconds_to_wait(address)
-        if wait > 0:
-            sentence = f"Too many wrong tokens came from where you are. Try again in {math.ceil(wait)} s."
-            refusal = self._refusal(429, sentence)
-            return replace(refusal, headers={**refusal.headers, "retry-after": str(math.ceil(wait))})
+        """Answer somebody who says a secret; whoever has said too many wrong ones is only told to wait.
+
+        Behind a proxy all callers have one address, so whoever says a right one must not wait for the others.
+        """
         try:
             answer = await page.handler(ask)
         except NotFound:
-            self._board._guesses.note_wrong(address)
+            if (refusal := self._wrong()) is not None:
+                return refusal
             raise
         if isinstance(answer, View) and answer.status == Unauthenticated.status:
-            self._board._guesses.note_wrong(address)
+            return self._wrong() or answer
         return answer
+
+    def _wrong(self) -> Reply | None:
+        """Note a wrong secret; a refusal if too many came from there before."""
+        address = (self._scope.get("client") or ("",))[0]
+        wait = self._board._guesses.seconds_to_wait(address)
+        if wait <= 0:
+            self._board._guesses.note_wrong(address)
+            return None
+        refusal = self._refusal(
+            429, f"Too many wrong tokens came from where you are. Try again in {math.ceil(wait)} s."
+        )
+        return replace(refusal, headers={**refusal.headers, "retry-after": str(math.ceil(wait))})
 
     def _note(self, page: Page) -> None:
         """Say who asked for what in the log line of the request; the address itself is never in it."""
