@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 
-from tests.api.rig import Api, problem
+from interlock.api.options import Options
+from interlock.storage.contract import Store
+from interlock.storage.objects.directory import Directory
+from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually
+from tests.support.stores import ManualClock
 
 ENDS: Final = "to be revoked"
 
@@ -59,3 +65,23 @@ async def _revoke(admin: Api) -> None:
     found = admin.ok(await admin.get("/v1/tokens"))["items"]
     for id in (one["id"] for one in found if one["description"] == ENDS):
         admin.ok(await admin.post(f"/v1/tokens/{id}/revoke"))
+
+
+async def test_a_file_is_not_shown_if_its_token_was_revoked_while_it_came(
+    store: Store, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with serving(store, clock, Options(auth=True), objects=Directory(tmp_path)) as guarded:
+        worker = await guarded.as_role("work", worker_id="w1", description=ENDS)
+        admin, reader = await guarded.as_role("admin"), await guarded.as_role("read")
+        id = await _job(guarded)
+        (job,) = await worker.claim()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"a"
+            await _revoke(admin)
+            yield b"b"
+
+        headers = worker.headers() | {"interlock-fence": str(job["lease"]["fence"])}
+        told = await worker.http.put(f"/v1/jobs/{id}/artifacts?name=a", content=pieces(), headers=headers)
+        problem(told, 401, "unauthenticated")
+        assert reader.ok(await reader.get(f"/v1/jobs/{id}/artifacts"))["items"] == []

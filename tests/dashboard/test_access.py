@@ -18,7 +18,7 @@ from interlock.cli import serve
 from interlock.config import Settings
 from interlock.dashboard.app import LARGEST_FORM, Dashboard, pages
 from interlock.dashboard.guesses import MOST_GUESSES, WINDOW_SECONDS
-from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS
+from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS, Sessions
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
@@ -182,6 +182,7 @@ async def test_whoever_guesses_wrong_too_often_waits_and_nobody_else_behind_the_
         refused = await http.post(path, data=form | {"token": "another guess"})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, str(int(WINDOW_SECONDS)))
         assert (await http.post("/sign-in", data=form | {"token": token})).status_code == 303
+        http.cookies.clear()
         guarded.ticks.now += WINDOW_SECONDS
         assert (await http.post(path, data=form | {"token": "another guess"})).status_code == told[0]
 
@@ -331,3 +332,29 @@ async def test_a_page_that_is_not_there_says_so_to_a_browser_and_the_api_to_a_pr
         ):
             response = await http.get(path, headers={"accept": accept})
             assert (response.status_code, response.headers["content-type"]) == (404, kind)
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+@pytest.mark.parametrize("path", ["/audit/export", "/jobs/{job_id}/artifacts/{artifact_id}"])
+async def test_a_download_breaks_off_when_its_token_is_revoked(
+    guarded: Board, tenant: str, path: str, revoked: bool
+) -> None:
+    stage, admin, sessions = await scene.play(guarded.engine, tenant), local(tenant), Sessions()
+    dashboard = Dashboard(guarded.engine, auth=True, tenant=tenant, sessions=sessions)
+    minted = await guarded.engine.tokens.create(admin, TokenRequest(roles=["admin", "read"]))
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        if revoked and not sent:
+            await guarded.engine.tokens.revoke(admin, minted.token.id)
+        sent.append(message)
+
+    cookie = f"interlock={sessions.begin(minted.text)}"
+    scope = {
+        "method": "GET", "path": stage.fill(path), "scheme": "http", "query_string": b"",
+        "headers": [(b"cookie", cookie.encode())],
+    }  # fmt: skip
+    await dashboard(scope, asyncio.Event().wait, send)
+    assert sent[0]["status"] == 200
+    assert (len(sent) == 1) is revoked
+    assert sent[-1].get("more_body", True) is revoked

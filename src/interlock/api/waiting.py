@@ -102,6 +102,8 @@ async def upload_in_time(call: Call[Any, Any], pieces: AsyncIterator[bytes]) -> 
                 async with asyncio.timeout_at(started + options.body_seconds + size / options.slowest_upload):
                     piece = await anext(pieces)
         except StopAsyncIteration:
+            if not await is_admitted(call):  # a long one may end long after its token did, and must not be shown then
+                raise Unauthenticated from None
             return
         except TimeoutError:
             raise Refusal("request_timeout", "the upload is too slow", close=True) from None

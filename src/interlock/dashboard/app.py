@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -169,6 +169,8 @@ class _Exchange:
             ask = Ask(self._board._engine, self._who, now, parameters, self._query, form)
             answer = await (self._guessed(page, ask) if page.takes_a_secret else page.handler(ask))
             reply = self._view(answer, now) if isinstance(answer, View) else self._with_session(page, answer)
+            if reply.stream is not None and self._session is not None:
+                reply = replace(reply, stream=self._while_admitted(reply.stream, self._session))
             return reply if self._renewed is None else self._with_cookie(reply, self._renewed)
         except Unauthenticated:
             return self._to_sign_in(method, path)
@@ -200,6 +202,13 @@ class _Exchange:
             self._who = who
             raise Forbidden(f"this needs the role {' or '.join(sorted(page.roles))}")
         return who
+
+    async def _while_admitted(self, pieces: AsyncIterator[bytes], session: Session) -> AsyncIterator[bytes]:
+        """The pieces of a long answer while the token counts; as long as nobody can tell, it does."""
+        async for piece in pieces:
+            with suppress(Unavailable):
+                await self._board._engine.tokens.authenticate(session.credential)
+            yield piece
 
     async def _guessed(self, page: Page, ask: Ask) -> View | Reply:
         """Answer somebody who says a secret; whoever has said too many wrong ones is only told to wait.
@@ -344,7 +353,10 @@ async def _send(reply: Reply, scope: Any, send: Any) -> None:
     raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": reply.status, "headers": raw})
     if reply.stream is not None and scope["method"] != "HEAD":
-        async for piece in reply.stream:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        try:
+            async for piece in reply.stream:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except Unauthenticated:
+            return  # without an end, so that nobody takes a part for the whole
     body = reply.body if scope["method"] != "HEAD" else b""
     await send({"type": "http.response.body", "body": body, "more_body": False})
