@@ -7,9 +7,9 @@ import json
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from interlock.dashboard.app import NAVIGATION
 from interlock.dashboard.pages import jobs
 from interlock.dashboard.render import moment
+from interlock.dashboard.ways import WAYS
 from interlock.dashboard.web import Fields
 from interlock.domain.approval import Decision
 from interlock.domain.decide import Fail
@@ -116,10 +116,10 @@ async def test_rows_stay_under_the_pointer_and_say_what_has_changed(
 
 
 async def test_every_page_has_a_key_of_its_own(board: Board, stage: Scene, chromium: Browser) -> None:
-    keys = [key for _, _, _, key in NAVIGATION]
+    keys = [way.key for way in WAYS]
     assert len(set(keys)) == len(keys)
     page = await opened(board, chromium, "/")
-    for path, name, _, key in NAVIGATION:
+    for path, name, _, key in WAYS:
         async with page.expect_navigation():  # by its end the keys of the next page are heard
             await press_at_once(page, "g", key)
         await expect(page).to_have_url(board.url + path)
@@ -128,7 +128,7 @@ async def test_every_page_has_a_key_of_its_own(board: Board, stage: Scene, chrom
 
 async def test_a_phone_shows_which_page_it_is_on(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await (await patient(chromium, viewport={"width": 360, "height": 740})).new_page()
-    for path, name, _, _ in NAVIGATION:
+    for path, name, _, _ in WAYS:
         await page.goto(board.url + path)
         await expect(page.locator(".top nav").get_by_text(name, exact=True)).to_be_in_viewport(ratio=1)
 

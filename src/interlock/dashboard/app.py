@@ -29,6 +29,7 @@ from interlock.dashboard.pages import (
 )
 from interlock.dashboard.render import Templates, may_look
 from interlock.dashboard.sessions import Session, Sessions
+from interlock.dashboard.ways import ways_of
 from interlock.dashboard.web import Ask, Fields, Page, Reply, View
 from interlock.domain.approval import refuse_approver
 from interlock.domain.principal import ROLES, Principal, user
@@ -47,17 +48,6 @@ POLICY: Final = (
 TRAIL: Final = "interlock.trail"  # where the door keeps what it logs of a request
 COOKIE: Final = "interlock"
 NOBODY: Final = Principal("", "", frozenset())
-NAVIGATION: Final = (  # the last is the key that goes there, after a g
-    ("/", "Overview", "read", "o"),
-    ("/jobs", "Jobs", "read", "j"),
-    ("/approvals", "Approvals", "read", "a"),
-    ("/queues", "Queues", "read", "q"),
-    ("/agents", "Agents", "read", "g"),
-    ("/workers", "Workers", "read", "w"),
-    ("/webhooks", "Webhooks", "operate", "h"),
-    ("/tokens", "Tokens", "admin", "t"),
-    ("/audit", "Audit", "admin", "u"),
-)
 RETRY_AFTER_SECONDS: Final = 5
 SAID: Final = {
     "cancelled": "The job is cancelled, or its worker has been asked to stop.",
@@ -278,7 +268,7 @@ class _Exchange:
             "who": who,
             "may": may_look(who) | {"decide": bool(who.actor) and refuse_approver(who) is None},
             "auth": self._board._auth,
-            "navigation": [(path, name, key) for path, name, role, key in NAVIGATION if who.may(role)],
+            "navigation": ways_of(who),
             "here": self._scope["path"],
             "form_token": self._board._sessions.form_token(self._session),
             "said": said.format(n=n, jobs="job" if n == "1" else "jobs"),

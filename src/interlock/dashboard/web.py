@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from interlock import wire
+from interlock.dashboard.ways import LOOKS
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
 MOST_FIELDS: Final = 2_000
 LARGEST: Final = 2**63 - 1
-LOOKS: Final = ("read",)
 DAY: Final = 86_400.0
 LONGEST_WAY: Final = 1_500  # characters; whoever has come further goes back to the first page
 FIRST: Final = "first"
@@ -175,7 +175,7 @@ class Page:
 class Pages(list[Page]):
     """The pages of one module, in the order they are written."""
 
-    def get(self, path: str, *, roles: Sequence[str] = LOOKS, open: bool = False) -> Callable[[Handler], Handler]:
+    def get(self, path: str, *, roles: Iterable[str] = LOOKS, open: bool = False) -> Callable[[Handler], Handler]:
         return self._add("GET", path, roles, open)
 
     def post(
@@ -184,7 +184,7 @@ class Pages(list[Page]):
         return self._add("POST", path, roles, open, takes_a_secret)
 
     def _add(
-        self, method: str, path: str, roles: Sequence[str], open: bool, takes_a_secret: bool = False
+        self, method: str, path: str, roles: Iterable[str], open: bool, takes_a_secret: bool = False
     ) -> Callable[[Handler], Handler]:
         def register(handler: Handler) -> Handler:
             self.append(Page(method, path, handler, frozenset(roles), not open, takes_a_secret))

@@ -8,6 +8,7 @@ from interlock import wire
 from interlock.dashboard import forms
 from interlock.dashboard.pages.overview import known_jobs
 from interlock.dashboard.values import tree
+from interlock.dashboard.ways import DECIDES
 from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, go, one_of, show
 from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
 from interlock.domain.job import Job
@@ -20,7 +21,7 @@ ALL: Final = "all"
 LONGEST_DETAILS: Final = 4_000  # what is longer is looked at on the page of its gate
 
 
-@pages.get("/approvals")
+@pages.get("/approvals", roles=DECIDES)
 async def approvals(ask: Ask) -> View | Reply:
     """List gates, by default those that wait for somebody."""
     wanted = ask.query.one("status") or GateStatus.OPEN
@@ -41,7 +42,7 @@ async def approvals(ask: Ask) -> View | Reply:
     )
 
 
-@pages.get("/approvals/{gate_id}")
+@pages.get("/approvals/{gate_id}", roles=DECIDES)
 async def approval(ask: Ask) -> View | Reply:
     """Show a gate; looking at it decides nothing."""
     return await _shown(ask, await ask.engine.gates.get(ask.tenant, ask.path["gate_id"]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from interlock.dashboard.ways import roles_that_look, ways_of
 from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
-from interlock.errors import Unauthenticated
+from interlock.errors import Forbidden, Unauthenticated
 
 pages = Pages()
 
@@ -15,7 +16,7 @@ CREDENTIAL: Final = "interlock-credential"  # from here to the application aroun
 @pages.get("/sign-in", open=True)
 async def sign_in_page(ask: Ask) -> View | Reply:
     """Ask for a token."""
-    return show("sign_in.html", next=local_path(ask.query.one("next")), wrong=False)
+    return show("sign_in.html", next=local_path(ask.query.one("next")), wrong=None)
 
 
 @pages.post("/sign-in", roles=(), open=True, takes_a_secret=True)
@@ -23,10 +24,13 @@ async def sign_in(ask: Ask) -> View | Reply:
     """Begin a session, under a cookie that nobody had before."""
     next, credential = local_path(ask.form.one("next")), ask.form.one("token") or ""
     try:
-        await ask.engine.tokens.authenticate(credential)
+        ways = ways_of(await ask.engine.tokens.authenticate(credential))
     except Unauthenticated:
-        return show("sign_in.html", status=401, next=next, wrong=True)
-    return Reply(303, headers={"location": next, CREDENTIAL: credential})
+        return show("sign_in.html", status=Unauthenticated.status, next=next, wrong="This token lets nobody in.")
+    if not ways:
+        lacks = f"This token is good, but there is no page for its roles: that needs {roles_that_look()}."
+        return show("sign_in.html", status=Forbidden.status, next=next, wrong=lacks)
+    return Reply(303, headers={"location": ways[0].path if next == "/" else next, CREDENTIAL: credential})
 
 
 @pages.post("/sign-out", roles=(), open=True)
