@@ -307,7 +307,7 @@ def remark(value: str | None, field: str) -> str | None:
 
 def name(value: str, field: str) -> str:
     if not text.is_visible_name(value):
-        raise Invalid(f"{field} must be 1 to 200 visible characters", pointer=f"/{field}")
+        raise Invalid(f"{field} must be {text.NAME_RULE}", pointer=f"/{field}")
     return value
 
 

@@ -282,3 +282,16 @@ async def test_a_paused_queue_hands_out_nothing_until_resumed(api: Api) -> None:
     assert await api.claim(types=["a/b c"]) == []
     api.ok(await api.post("/v1/queues/a%2Fb%20c/resume", {"reason": "done"}), 204)
     assert len(await api.claim(types=["a/b c"])) == 1
+
+
+@pytest.mark.parametrize("name", [".", "..", "a\u202eb", "a\u200bb", "a\u200fb"])
+async def test_what_no_path_can_name_or_no_eye_can_tell_is_no_name(api: Api, name: str) -> None:
+    for body, at in (
+        ({"type": name}, "/type"),
+        ({"type": "a", "agent": {"kind": name, "id": "x"}}, "/agent/kind"),
+        ({"type": "a", "tags": [name]}, "/tags"),
+        ({"type": "a", "repository": name}, "/repository"),
+    ):
+        refused = await api.post("/v1/jobs", body)
+        assert pointer(refused) == at
+    assert "neither . nor .." in (await api.post("/v1/jobs", {"type": name})).json()["detail"]

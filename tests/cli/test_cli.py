@@ -143,7 +143,8 @@ def test_a_list_of_nothing_says_so(tmp_path: Path, noun: str) -> None:
 
 
 def test_text_from_jobs_never_steers_the_terminal(cli: CLI) -> None:
-    id = cli("jobs", "add", "t", '"\x1b[31mred\u202e"'.replace("\x1b", "\\u001b"), "--tag", "\u202eevil").stdout.strip()
+    id = cli("jobs", "add", "t", '"\x1b[31mred\u202e"'.replace("\x1b", "\\u001b")).stdout.strip()
+    assert cli("jobs", "cancel", id, "--reason", "\u202eevil").returncode == 0
     for done in (cli("jobs", "show", id), cli("jobs", "list")):
         assert "\x1b" not in done.stdout
         assert "\u202e" not in done.stdout

@@ -17,6 +17,9 @@ from interlock.domain.text import is_visible_name
         "\U0001f469\u200d\U0001f4bb",
         "x" * 200,
         "\U0001f600" * 200,
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "...",
+        "./a",
     ],
 )
 def test_names_with_something_to_see_are_taken(name: str) -> None:
@@ -48,6 +51,9 @@ def test_names_with_something_to_see_are_taken(name: str) -> None:
         "\U000e0001",
         "\uffff",
         "x" * 201,
+        ".",
+        "..",
+        *(f"a{deceives}b" for deceives in "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a\u202e\u2060\u2066\u2069\ufeff"),
     ],
 )
 def test_names_that_are_blank_broken_or_padded_are_not_taken(name: str) -> None:

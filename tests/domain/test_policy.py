@@ -119,7 +119,7 @@ def test_absent_and_star_mean_any_and_an_empty_list_none(
         ("org/repo.git", "org/repo"),
         ("org/repo.git/", "org/repo"),
         ("org/repo//", "org/repo"),
-        ("org/repo.git/.git.git", "org/repo"),
+        ("org/repo/.git", "org/repo"),
         ("Org/Repo", "Org/Repo"),
         ("org/re\u0301po", "org/r\u00e9po"),
         ("https://host/org/repo.git", "https://host/org/repo"),
@@ -131,7 +131,7 @@ def test_a_repository_has_one_spelling(spelling: str, name: str) -> None:
     assert repository(name) == name
 
 
-@pytest.mark.parametrize("value", ["", " ", "/", ".git", "//.git/", "a\nb", "\u200b"])
+@pytest.mark.parametrize("value", ["", " ", "/", ".git", "//.git/", "a\nb", "\u200b", "org/repo.git.git", "a.git/.git"])
 def test_what_is_no_repository_is_refused(value: str) -> None:
     with pytest.raises(Invalid) as caught:
         repository(value)

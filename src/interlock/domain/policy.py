@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from interlock.domain.text import is_visible_name
+from interlock.domain.text import NAME_RULE, is_visible_name
 from interlock.errors import Invalid
 
 Names = frozenset[str]
@@ -68,7 +68,7 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
             raise Invalid(f"{what} has too many entries; at most {MOST_NAMES} are taken", pointer=f"/{what}")
         name = value.strip()
         if not is_visible_name(name):
-            raise Invalid(f"{what} must be 1 to 200 visible characters each, not {value!r}", pointer=f"/{what}")
+            raise Invalid(f"{what} must each be {NAME_RULE}, not {value!r}", pointer=f"/{what}")
         if name in cleaned:
             raise Invalid(f"{what} names {name!r} twice", pointer=f"/{what}")
         cleaned.add(name)
@@ -89,10 +89,9 @@ def check_needs(
 
 def repository(value: str) -> str:
     """The one spelling under which a repository is stored and matched; case counts, nothing is a prefix."""
-    name = unicodedata.normalize("NFC", value.strip())
-    while (shorter := name.rstrip("/").removesuffix(".git")) != name:
-        name = shorter
-    if not is_visible_name(name):
+    name = unicodedata.normalize("NFC", value.strip()).rstrip("/").removesuffix(".git").rstrip("/")
+    # org/repo.git.git is no spelling of org/repo, and org/repo.git already is: what is left has no spelling of its own.
+    if not is_visible_name(name) or name.endswith(".git"):
         raise Invalid(f"{value!r} is not the name of a repository", pointer="/repository")
     return name
 

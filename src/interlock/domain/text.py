@@ -32,7 +32,13 @@ _TOKEN = re.compile(r'"[^"]*"|[\[\]{},]|[^\s"\[\]{},:]+')
 _STEPS = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
 _NO_STEP = bytes(set(range(256)) - set(b'[{]}"'))
 
+NAME_RULE = "1 to 200 visible characters, and neither . nor .."
 _NO_NAME = frozenset({"Cc", "Cs", "Zl", "Zp"})
+# What has no width, or turns the text around it: two names could look alike, or like what they are not.
+_DECEIVING = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_NO_SEGMENT = frozenset(
+    {".", ".."}
+)  # of a path: every client takes these for steps, so nothing could be called by them
 _UNSEEN = frozenset({"Cf", "Co", "Cn", "Zs"})
 
 _Path = list[str | int | None]
@@ -151,7 +157,7 @@ def after_space(text: str, at: int) -> int:
 
 
 def is_visible_name(value: str, *, limit: int = 200) -> bool:
-    """Tell whether a string can serve as a name: short, on one line, not padded, with something to see."""
+    """Tell whether a string can serve as a name: short, on one line, not padded, and seen as what it is."""
     return 1 <= len(value) <= limit and _is_visible(value)
 
 
@@ -160,8 +166,10 @@ def _is_visible(value: str) -> bool:
     if value != value.strip():
         return False
     if value.isascii():
-        return value.isprintable()
+        return value.isprintable() and value not in _NO_SEGMENT
     # Joiners and the like are part of real names, so they are only refused where nothing else is there.
+    if _DECEIVING.search(value):
+        return False
     categories = set(map(unicodedata.category, value))
     return categories.isdisjoint(_NO_NAME) and not categories <= _UNSEEN
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from interlock.client.port import Client
-from interlock.domain.text import is_visible_name
+from interlock.domain.text import NAME_RULE, is_visible_name
 from interlock.sdk.blocking import background_loop, blocking
 from interlock.sdk.context import Context
 from interlock.sdk.handle import JobHandle
@@ -120,7 +120,7 @@ class Declare:
         own = _name_of(function)
         name = own if self._name is None else self._name
         if not is_visible_name(name):
-            raise ValueError(f"{name!r} cannot name a task; a name has 1 to 200 visible characters")
+            raise ValueError(f"{name!r} cannot name a task; a name has {NAME_RULE}")
         task: Task[..., Any] = Task(self._app, function, name, self._options)
         if task.name in self._app.tasks:
             raise ValueError(f"two tasks are named {task.name!r}; give one of them another name")
