@@ -133,6 +133,18 @@ async def test_a_server_whose_storage_is_broken_says_so_and_ends(tmp_path: Path)
         assert "corrupt" in log or "malformed" in log
 
 
+def test_a_file_that_others_can_read_is_served_and_told_of(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    for mode, told in ((0o600, 0), (0o644, 1)):
+        file.touch()
+        file.chmod(mode)
+        with process("--database", f"sqlite:///{file}", cwd=tmp_path) as (_, address):
+            assert httpx2.get(f"{address}/healthz", trust_env=False, timeout=PATIENCE_SECONDS).status_code == 200
+        said = [line for line in map(json.loads, log_of(tmp_path).splitlines()) if line["level"] == "warning"]
+        assert len(said) == told
+        assert all("permissions is 0644, not 0600" in line["event"] for line in said)
+
+
 def test_one_file_has_one_server(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path}/x.db"
     with only_server_of(database):

@@ -325,6 +325,10 @@ async def test_a_token_is_shown_once_and_revoked(board: Board, stage: Scene, pag
     await follow(page.get_by_role("button", name="Make it"))
     text = await page.inner_text(".secret")
     assert (await board.engine.tokens.authenticate(text)).roles == {"operate"}
+    made = len(await board.engine.tokens.list(local(stage.tenant)))
+    await page.reload()
+    assert "has made its token already" in await page.inner_text("main")
+    assert len(await board.engine.tokens.list(local(stage.tenant))) == made
 
     await page.goto(f"{board.url}/tokens")
     assert text not in await page.content()

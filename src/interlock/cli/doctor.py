@@ -65,11 +65,7 @@ def doctor(*, common: Common = NOTHING) -> None:
 
 def faults(facts: dict[str, str]) -> list[str]:
     """A sentence for everything that is not as it must be."""
-    wrong = [
-        f"{name} is {facts[name]}, not {right}" + (f": {ADVICE[name]}" if name in ADVICE else "")
-        for name, right in RIGHT.items()
-        if facts.get(name, right) != right
-    ]
+    wrong = not_right(facts)
     if facts.get("history_partitions", "none").startswith("missing"):
         wrong.append(f"history_partitions: {facts['history_partitions']}; let a server run, whose upkeep makes them")
     if float(facts["clock_skew_seconds"]) > MOST_SKEW_SECONDS:
@@ -77,6 +73,15 @@ def faults(facts: dict[str, str]) -> list[str]:
             f"the clock of the database differs from this machine's by {facts['clock_skew_seconds']} s: set one of them"
         )
     return wrong
+
+
+def not_right(facts: dict[str, str]) -> list[str]:
+    """A sentence for each of these facts that has one right answer, and another here."""
+    return [
+        f"{name} is {facts[name]}, not {right}" + (f": {ADVICE[name]}" if name in ADVICE else "")
+        for name, right in RIGHT.items()
+        if facts.get(name, right) != right
+    ]
 
 
 def notes(facts: dict[str, str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import logging
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ from interlock.api.codeq.callers import Callers
 from interlock.api.gate import Gate
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of
-from interlock.cli import codeq, logs, output
+from interlock.cli import codeq, doctor, logs, output
 from interlock.cli.session import Common, guard, loop_factory
 from interlock.config import Settings
 from interlock.dashboard.app import Dashboard
@@ -28,6 +29,7 @@ from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
+log = logging.getLogger(__name__)
 app = App(name="serve")
 NOTHING = Common()
 NOBODY_ELSE: Final = Callers()
@@ -62,6 +64,7 @@ async def _serve(settings: Settings) -> None:
         codeq.callers(settings, keys.fetch) as callers,
         assemble.engine_of(settings, trust=assemble.trust(settings, keys.fetch)) as engine,
     ):
+        warn_of_readers(settings.database)
         engine.upkeep.start()
         engine.sender.start()
         service = await application(engine, settings, callers)
@@ -77,6 +80,15 @@ async def _closed_in_the_end(outside: Outside) -> AsyncIterator[None]:
         yield
     finally:
         await outside.close()
+
+
+def warn_of_readers(database: str) -> None:
+    """Tell the log if other users can read a file; it is served all the same, as whoever runs it may want that."""
+    if database.startswith(assemble.SQLITE) and not database.endswith(":memory:"):
+        from interlock.storage.sqlite.connection import permissions
+
+        for fault in doctor.not_right({"permissions": permissions(database.removeprefix(assemble.SQLITE))}):
+            log.warning("%s", fault)
 
 
 async def application(engine: Engine, settings: Settings, callers: Callers = NOBODY_ELSE) -> Gate:

@@ -75,6 +75,7 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
     logs.configure(level=logging.WARNING)
     tracing.configure()
     async with assemble.engine_of(settings) as engine:
+        serve.warn_of_readers(settings.database)
         engine.upkeep.start()
         engine.sender.start()
 

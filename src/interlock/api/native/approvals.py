@@ -194,9 +194,8 @@ async def decide_by_link(call: Call[DecideByToken, Nothing]) -> Answer:
             body.token, body.decision, comment=body.comment, data=_said(body.data), digest=body.digest, who=who
         )
     except NotFound:
-        call.service.wrong_links.take(
-            call.peer
-        )  # behind a proxy all callers have one address: a right one always passes
+        # Only now: behind a proxy all callers have one address, and a right token must not wait for wrong ones.
+        call.service.wrong_links.take(call.peer)
         raise
     return answer(gates.approval(found))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from interlock import wire
 from interlock.dashboard.web import DAY, Ask, Pages, Reply, View, go, show
 from interlock.domain.principal import ROLES
+from interlock.errors import TokenExists
 from interlock.wire import TokenRequest
 
 pages = Pages()
@@ -33,8 +35,12 @@ async def create(ask: Ask) -> View | Reply:
         repositories=_names(form.one("repositories")),
         capabilities=_names(form.one("capabilities")),
         expires_in_seconds=None if days is None else days * DAY,
+        key=form.one("key"),
     )
-    minted = await ask.engine.tokens.create(ask.who, request)
+    try:
+        minted = await ask.engine.tokens.create(ask.who, request)
+    except TokenExists:  # the same form again, as a page that is loaded anew sends it
+        return go("/tokens", said="token_made_before")
     return show("tokens.html", **await _shown(ask), minted=minted)
 
 
@@ -52,4 +58,5 @@ def _names(text: str | None) -> list[str] | None:
 async def _shown(ask: Ask) -> dict[str, Any]:
     found = await ask.engine.tokens.list(ask.who, before=ask.query.one("before"), limit=AT_ONCE + 1)
     next = {"before": found[AT_ONCE - 1].id} if len(found) > AT_ONCE else None
-    return {"tokens": found[:AT_ONCE], "turns": ask.query.turns("before", next=next), "roles": sorted(ROLES)}
+    turns = ask.query.turns("before", next=next)
+    return {"tokens": found[:AT_ONCE], "turns": turns, "roles": sorted(ROLES), "key": wire.new_id()}
