@@ -57,7 +57,8 @@ def test_the_bounds_are_those_of_the_service() -> None:
     options = Options()
     for said in (
         f"{options.most_active}; one tenant half",
-        f"{options.most_waiting:,}; shared in the same way",
+        f"| long polls and streams | {options.most_waiting:,}; shared in the same way |",
+        f"| requests whose body is on its way | {options.most_arriving:,}; shared in the same way |",
         "all callers without a credential together an eighth",
         f"| connections | {options.most_connections:,} |",
         f"{options.body_budget // 1024**2} MiB",

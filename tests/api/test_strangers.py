@@ -38,13 +38,13 @@ async def unfinished(api: Api, head: bytes) -> AsyncIterator[asyncio.StreamReade
 
 
 async def test_strangers_who_never_end_leave_room_to_those_who_are_known(store: Store, clock: ManualClock) -> None:
-    async with serving(store, clock, Options(auth=True, most_waiting=16)) as api, AsyncExitStack() as lines:
+    async with serving(store, clock, Options(auth=True, most_arriving=16)) as api, AsyncExitStack() as lines:
         known = await api.as_role("read", "produce")
         readers = [await lines.enter_async_context(unfinished(api, DECIDE)) for _ in range(6)]
         async with asyncio.timeout(PATIENCE_SECONDS):
             told = await asyncio.gather(*(reader.readline() for reader in readers[2:]))
         assert {line.split()[1] for line in told} == {b"503"}
-        assert api.service.admission.by_tenant[STRANGERS, "waiting"] == 2
+        assert api.service.admission.by_tenant[STRANGERS, "arriving"] == 2
         await known.enqueue()
 
 
@@ -57,7 +57,7 @@ async def test_a_body_that_is_on_its_way_takes_no_seat(store: Store, clock: Manu
             await lines.enter_async_context(unfinished(api, head))
 
             async def is_read(begun: int = begun) -> bool:
-                return (admission.waiting, admission.active) == (begun, 0)
+                return (admission.arriving, admission.active) == (begun, 0)
 
             await eventually(is_read)
         await modest.enqueue()
@@ -81,13 +81,22 @@ def test_a_body_that_has_come_waits_for_no_seat() -> None:
         coming.__exit__(None, None, None)
     for seat in (late, *others):
         seat.leave()
-    assert (admission.active, admission.waiting, dict(admission.by_tenant)) == (0, 0, {})
+    assert (admission.active, admission.arriving, dict(admission.by_tenant)) == (0, 0, {})
+
+
+def test_however_many_wait_they_can_still_send_what_they_have_done() -> None:
+    admission = Admission(Options(auth=True, most_waiting=2))
+    waits, tells = admission.enter(), admission.enter()
+    waits.belongs_to("a")
+    tells.belongs_to("a")
+    with waits.parked(), tells.arriving():
+        assert (admission.active, admission.waiting, admission.arriving) == (0, 1, 1)
 
 
 def test_strangers_and_one_tenant_together_leave_seats_to_everybody_else() -> None:
     options = Options(auth=True)
     admission = Admission(options)
-    for whole in (options.most_active, options.most_waiting, options.body_budget):
+    for whole in (options.most_active, options.most_waiting, options.most_arriving, options.body_budget):
         assert admission.share(whole, STRANGERS) + admission.share(whole, "a") < 0.7 * whole
 
 

@@ -191,7 +191,7 @@ async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed
     guarded: Board, tenant: str
 ) -> None:
     dashboard = Dashboard(guarded.engine, auth=True, tenant=tenant)
-    admission = Admission(Options(auth=True, most_waiting=8))
+    admission = Admission(Options(auth=True, most_arriving=8))
 
     async def fill_in(receive: Callable[[], Awaitable[object]]) -> int:
         sent: list[dict[str, Any]] = []

@@ -20,6 +20,7 @@ class Admission:
         self._options = options
         self.active = 0
         self.waiting = 0
+        self.arriving = 0  # apart from those who wait: however many do, they can still be told of their jobs
         self.body_bytes = 0
         self.by_tenant: Counter[tuple[str, str]] = Counter()  # and by what is counted
 
@@ -75,17 +76,29 @@ class Seat:
         if self._of.waiting >= most or self._of.by_tenant[whose, "waiting"] >= self._of.share(most, whose):
             raise overloaded("too many requests are waiting")
 
+    def check_arriving(self) -> None:
+        """Refuse a body that there is no room to wait for."""
+        most, whose = self._of.options.most_arriving, self._whose
+        if self._of.arriving >= most or self._of.by_tenant[whose, "arriving"] >= self._of.share(most, whose):
+            raise overloaded("too many bodies are on their way")
+
     @contextmanager
     def parked(self) -> Iterator[None]:
         """Wait without a seat among those at work: a long poll costs memory only."""
         self.check_waiting()
-        with self.aside():
+        self._of.waiting += 1
+        self._move(1, "waiting")
+        try:
             yield
+        finally:
+            self._of.waiting -= 1
+            self._move(-1, "waiting")
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
         """Wait for a body, however slowly it comes; then there is a seat, or the request is refused after all."""
-        with self.parked():
+        self.check_arriving()
+        with self.aside():
             yield
         self._of.check()
         if self._tenant is not None:
@@ -93,12 +106,14 @@ class Seat:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave the seat to others for a moment, which nobody can be refused in the middle of."""
-        self._move(1)
+        """Leave the seat to others while a piece of a body comes, in the middle of which nobody is refused."""
+        self._of.arriving += 1
+        self._move(1, "arriving")
         try:
             yield
         finally:
-            self._move(-1)
+            self._of.arriving -= 1
+            self._move(-1, "arriving")
 
     def leave(self) -> None:
         """Give everything back; whoever has left already has nothing more to give."""
@@ -120,10 +135,9 @@ class Seat:
     def _whose(self) -> str:
         return STRANGERS if self._tenant is None else self._tenant
 
-    def _move(self, change: int) -> None:
-        self._of.waiting += change
+    def _move(self, change: int, where: str) -> None:
         self._of.active -= change
-        self._count("waiting", change)
+        self._count(where, change)
         if self._tenant is not None:
             self._count("active", -change)
 

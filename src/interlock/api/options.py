@@ -34,7 +34,8 @@ class Options:
 
     most_connections: int = 10_000
     most_active: int = 512  # requests at work at one time
-    most_waiting: int = 8_000  # long polls, streams, and bodies that are on their way
+    most_waiting: int = 8_000  # long polls and streams
+    most_arriving: int = 4_000  # requests whose body is on its way
     tenant_share: float = 0.5  # of these and of the budget, for one tenant, where there are several
     strangers_share: float = 0.125  # for all who need no credential together
     body_budget: int = 256 * 1024 * 1024  # all bodies that are being read or worked on

@@ -95,7 +95,7 @@ async def upload_in_time(call: Call[Any, Any], pieces: AsyncIterator[bytes]) -> 
     options = call.service.options
     clock = asyncio.get_running_loop().time
     started, size = clock(), 0
-    call.trail.seat.check_waiting()
+    call.trail.seat.check_arriving()
     while True:
         try:
             with call.trail.seat.aside():

@@ -66,7 +66,7 @@ SAID: Final = {
     "limited": "The limit is set; it acts at once, a lower one as jobs end.",
     "unsubscribed": "The subscription is gone.",
     "token_revoked": "The token is revoked.",
-    "token_made_before": "This form has made its token already, and its text was shown. Revoke it if you did not keep it.",
+    "token_made_before": "This form has made its token already, and shown it. Revoke it if you did not keep it.",
     "bulk": "Done for {n} {jobs}.",
     "bulk_more": "Done for {n} {jobs}. There are more:",
     "signed_out": "You are signed out.",
