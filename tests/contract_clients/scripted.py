@@ -37,6 +37,28 @@ class Scripted:
             writer.transport.abort() if writer.transport.get_write_buffer_size() == 0 else writer.close()
 
 
+@dataclass
+class HangingUp(Scripted):
+    """Hangs up on the first body without a word, and answers whoever asks by a head alone before sending another."""
+
+    gone: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        self.heads.append(head)
+        if "expect: 100-continue" in head:
+            writer.write(self.answers[0])
+        elif len(self.heads) == 1:
+            await reader.readexactly(1000)
+        else:
+            await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0]))
+            writer.write(self.answers[1])
+        if len(self.heads) > 1:
+            await reader.read()  # until they hang up
+        writer.transport.abort()
+        self.gone.release()
+
+
 def answer(status: int, body: str = "{}", **headers: str) -> bytes:
     """A whole HTTP answer."""
     lines = [f"HTTP/1.1 {status} Whatever", f"content-length: {len(body.encode())}"]
@@ -45,8 +67,22 @@ def answer(status: int, body: str = "{}", **headers: str) -> bytes:
 
 
 @asynccontextmanager
+async def hanging_up(asked: bytes, then: bytes = LOST) -> AsyncIterator[Scripted]:
+    script = HangingUp([asked, then])
+    async with _listening(script):
+        yield script
+        for _ in script.heads:
+            await script.gone.acquire()
+
+
+@asynccontextmanager
 async def scripted(answers: Sequence[bytes]) -> AsyncIterator[Scripted]:
-    script = Scripted(list(answers))
+    async with _listening(Scripted(list(answers))) as script:
+        yield script
+
+
+@asynccontextmanager
+async def _listening(script: Scripted) -> AsyncIterator[Scripted]:
     server = await asyncio.start_server(script.connected, "127.0.0.1", 0)
     script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

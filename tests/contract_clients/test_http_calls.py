@@ -13,6 +13,7 @@ import pytest
 
 from interlock.client import http_calls
 from interlock.client.http import HttpClient
+from interlock.domain.artifact import File, Holder
 from interlock.domain.decide import Complete
 from interlock.domain.job import Refused
 from interlock.domain.policy import ClaimAsk
@@ -28,7 +29,7 @@ from interlock.errors import (
 )
 from interlock.wire import JobRequest
 from tests.contract_clients.desk import NEVER
-from tests.contract_clients.scripted import LOST, answer, scripted
+from tests.contract_clients.scripted import LOST, answer, hanging_up, scripted
 from tests.support.eventually import PATIENCE_SECONDS
 
 JOB = json.dumps({"id": NEVER, "seq": 1})
@@ -140,6 +141,25 @@ async def test_a_broken_storage_behind_a_server_does_not_break_its_clients() -> 
             await client.get(NEVER)
         assert not isinstance(caught.value, StorageBroken)
         await client.close()
+
+
+async def test_a_server_that_hangs_up_on_a_large_body_is_asked_by_its_head_alone_why_it_would_not_take_it() -> None:
+    async with hanging_up(answer(413, problem(413, "too_large", what="the artifact", size=9, limit=8))) as server:
+        client = HttpClient(server.url, patience_seconds=PATIENCE_SECONDS)
+        with pytest.raises(TooLarge) as caught:
+            await client.attach(Holder(NEVER, 1, "w1"), File("big", bytes(8 * 1024 * 1024)))
+        await client.close()
+    assert caught.value.limit == 8
+    assert [("expect: 100-continue" in head) for head in server.heads] == [False, True]
+
+
+async def test_a_large_body_that_was_cut_off_and_would_be_taken_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_calls, "ASKING_SECONDS", 0.1)
+    async with hanging_up(b"HTTP/1.1 100 Continue\r\n\r\n", then=answer(200, json.dumps({"id": NEVER}))) as server:
+        client = HttpClient(server.url, patience_seconds=PATIENCE_SECONDS)
+        assert await client.attach(Holder(NEVER, 1, "w1"), File("big", bytes(8 * 1024 * 1024))) == NEVER
+        await client.close()
+    assert [("expect: 100-continue" in head) for head in server.heads] == [False, True, False]
 
 
 async def test_no_redirect_is_followed_and_the_token_stays_with_its_host() -> None:

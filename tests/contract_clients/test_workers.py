@@ -26,10 +26,11 @@ from interlock.errors import (
     NotRunning,
     TooLarge,
 )
-from interlock.wire import error_body, new_id
+from interlock.wire import Limits, error_body, new_id
 from tests.contract_clients.desk import NEVER, Desk, given, held, holder, refused, request, same
 from tests.support.stores import SECOND
 
+LARGEST_FILE = Limits().artifact
 ODD = '"\\ud800 alone"'
 MENDED = '"\ufffd alone"'
 
@@ -336,6 +337,21 @@ async def test_a_file_is_attached_whole_and_the_same_name_replaces_it(desk: Desk
     assert (await desk.engine.artifacts.get(desk.tenant, job.id, empty)).size == 0
     with pytest.raises(LeaseLost):
         await desk.client.attach(held(job)._replace(fence=job.fence + 1), File("late", b"x"))
+
+
+async def test_a_file_beyond_the_limit_is_refused_as_too_large_however_large_it_is(desk: Desk) -> None:
+    job = await desk.running()
+    for size in (LARGEST_FILE + 1, LARGEST_FILE * 3):
+        with pytest.raises(TooLarge):
+            await desk.client.attach(held(job), File("big", bytes(size)))
+    assert await desk.engine.artifacts.list(desk.tenant, job.id) == []
+
+
+async def test_a_large_file_of_a_lost_lease_is_refused_as_that(desk: Desk) -> None:
+    job = await desk.running()
+    await desk.engine.jobs.revoke(desk.operator, job.id)
+    with pytest.raises(LeaseLost):
+        await desk.client.attach(held(job), File("big", bytes(LARGEST_FILE)))
 
 
 async def test_a_link_is_attached_and_never_fetched(desk: Desk) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from interlock.client.port import Client, Grant
+from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Finish
 from interlock.domain.job import Receipt, Refused
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from interlock.errors import Indeterminate, Unauthenticated
+from interlock.sdk.context import MOST_UPLOADS, Context
 from interlock.sdk.handle import JobHandle
+from interlock.sdk.raises import JobFailed
 from interlock.storage.contract import Store
 from tests.support.apps import TENANT, Lodger, StoreApp
 
@@ -25,6 +28,7 @@ class Lossy(Lodger):
 
     claims_to_lose = 0
     reports_to_lose = 0
+    attaches_to_lose = 0
     hangs = False
     trouble: Exception | None = None  # met by whoever asks again for what was lost
     lost: asyncio.Event
@@ -50,6 +54,12 @@ class Lossy(Lodger):
             self.reports_to_lose -= 1
             raise Indeterminate("the connection broke")
         return answers
+
+    async def attach(self, holder: Holder, thing: File | Link) -> str:
+        if self.attaches_to_lose:
+            self.attaches_to_lose -= 1
+            raise Indeterminate("the connection broke")
+        return "attached"
 
 
 @pytest.fixture
@@ -148,3 +158,20 @@ async def test_a_report_whose_answer_was_lost_is_repeated_and_counts_once(app: S
         (Status.SUCCEEDED, 1, 3),
         (Status.RETRY, 2, 3),
     ]
+
+
+async def test_a_file_is_sent_again_when_its_answer_is_lost_but_not_for_ever(app: StoreApp, client: Lossy) -> None:
+    @app.task(max_attempts=1)
+    async def report(ctx: Context) -> str:
+        return await ctx.attach("report", b"large")
+
+    client.attaches_to_lose = MOST_UPLOADS - 1
+    heard = await report.enqueue()
+    await app.drain()
+    assert await heard.result(timeout=0) == "attached"
+    client.attaches_to_lose = MOST_UPLOADS * 2
+    unheard = await report.enqueue()
+    await app.drain()
+    with pytest.raises(JobFailed, match="the connection broke"):
+        await unheard.result(timeout=0)
+    assert client.attaches_to_lose == MOST_UPLOADS

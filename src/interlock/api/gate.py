@@ -25,8 +25,8 @@ from interlock.api.service import Service, Trail, not_at_once, nothing_arrived, 
 ALWAYS_ANSWERED: Final = (b"/healthz", b"/readyz")  # a busy process is neither sick nor about to be replaced
 DRAIN_BYTES: Final = 64 * 1024
 DRAIN_SECONDS: Final = 0.2
-LINGER_BYTES: Final = 16 * 1024 * 1024
-LINGER_SECONDS: Final = 2.0
+LINGER_BYTES: Final = 64 * 1024 * 1024  # a file somewhat larger than is taken is heard out
+LINGER_SECONDS: Final = 5.0
 STRICT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 SECURITY: Final = (
     (b"cache-control", b"no-store"),

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+import httpcore2
 import httpx2
 
 from interlock import __version__
@@ -28,6 +29,8 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 MOST_CALLS: Final = 100
 MOST_WAITS: Final = 1000
 IDLE_SECONDS: Final = 30.0  # less than any server or balancer keeps an idle connection
+LARGE_BODY: Final = 1024 * 1024  # a server that refuses a smaller one reads it to its end
+ASKING_SECONDS: Final = 2.0  # for a refusal, where a body is not sent before it is asked for
 LARGEST_ANSWER: Final = 256 * 1024 * 1024
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
@@ -35,6 +38,7 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 # Waiting would not make these any better.
 _HOPELESS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)
+NOT_ASKED_SO: Final = 417  # something between us and the server does not know how to ask before sending
 _GATEWAY: Final = frozenset({502, 504})  # something between us and the server does not know either
 
 
@@ -104,14 +108,16 @@ class Calls:
             except (httpx2.TransportError, httpx2.DecodingError) as error:
                 why = f"the connection to the server broke: {_said(error)}"
                 patience.is_unsure = True
+                if refused := await self._refused_unsent(call):
+                    raise refused from None
             else:
                 if 200 <= answer.status < 300:
                     return answer
-                refused = refusal(answer, call.about)
+                error = refusal(answer, call.about)
                 if not http_errors.is_passing(answer.status):
-                    raise refused
-                why = str(refused)
-                patience.is_unsure |= isinstance(refused, Indeterminate) or answer.status in _GATEWAY
+                    raise error
+                why = str(error)
+                patience.is_unsure |= isinstance(error, Indeterminate) or answer.status in _GATEWAY
                 patience.hint = answer.retry_after
             if patience.is_unsure and not call.repeatable:
                 raise Indeterminate(f"{why}; it may have been done: look before asking again")
@@ -148,6 +154,30 @@ class Calls:
         ) as response:
             return Answer(response.status_code, response.headers, await _whole(response))
 
+    async def _refused_unsent(self, call: Call) -> Error | None:
+        """Why a server would not take a large body, asked by its head alone; None if it would, or does not say.
+
+        Whoever refuses a body while it is being sent hangs up in the end, and the answer may be lost with that.
+        """
+        if call.body is None or len(call.body) <= LARGE_BODY:
+            return None
+        asking = {"content-length": str(len(call.body)), "expect": "100-continue"}
+        try:
+            async with self._quick.stream(
+                call.method,
+                call.path,
+                content=_held_back(),
+                params=list(call.query) or None,
+                headers={**call.headers, **asking},
+                timeout=httpx2.Timeout(ASKING_SECONDS, connect=CONNECT_SECONDS),
+            ) as response:
+                answer = Answer(response.status_code, response.headers, await _whole(response))
+        except httpx2.TransportError:
+            return None
+        if answer.status < 400 or answer.status == NOT_ASKED_SO or http_errors.is_passing(answer.status):
+            return None
+        return refusal(answer, call.about)
+
 
 class _Patience:
     """How long a call is tried, with ever longer pauses that differ from caller to caller."""
@@ -179,6 +209,12 @@ def refusal(answer: Answer, about: Mapping[str, object]) -> Error:
     if 300 <= answer.status < 400:
         return Error(f"the server leads elsewhere (status {answer.status}); name the place itself, it is not followed")
     return http_errors.rebuilt(http_errors.problem(answer.body), answer.status, about)
+
+
+async def _held_back() -> AsyncIterator[bytes]:
+    """A body of which nothing is sent: the connection goes on to the answer, as it does when a server hangs up."""
+    raise httpcore2.WriteError
+    yield b""
 
 
 async def _whole(response: httpx2.Response) -> bytes:

@@ -21,7 +21,7 @@ from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.domain.text import is_visible_name
 from interlock.domain.usage import USAGE, kept_by, summed, together
-from interlock.errors import IdempotencyKeyReuse, Unavailable
+from interlock.errors import IdempotencyKeyReuse, Indeterminate, Unavailable
 from interlock.sdk import values
 from interlock.sdk.blocking import blocking
 from interlock.sdk.handle import JobHandle, outcome
@@ -38,6 +38,7 @@ MOST_AT_ONCE: Final = 1000  # children, or events, in one call
 LARGEST_EVENT_PAYLOAD: Final = 6 * 1024  # so that there is room for the message
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
+MOST_UPLOADS: Final = 5  # of one file, each as patient as its client
 
 
 class Context:
@@ -167,7 +168,7 @@ class Context:
         elif not isinstance(content, (bytes, bytearray, memoryview)):
             raise TypeError(f"a file is given as its bytes or text, not as {type(content).__name__}: read it first")
         file = File(name, content, content_type)
-        return await self._insist(lambda: self._client.attach(Holder(*self._holder()), file))
+        return await self._insist(lambda: self._client.attach(Holder(*self._holder()), file), most_unsure=MOST_UPLOADS)
 
     async def link(self, name: str, url: str) -> str:
         """The id of a link of the job; kept, never fetched."""
@@ -269,13 +270,19 @@ class Context:
             report = Report(*self._holder(), events)
             await self._insist(partial(self._client.add_events, [report]))
 
-    async def _insist(self, call: Callable[[], Awaitable[R]]) -> R:
-        """The answer, however long the queue is away: each of these calls may be repeated."""
-        pause = FIRST_PAUSE_SECONDS
+    async def _insist(self, call: Callable[[], Awaitable[R]], *, most_unsure: int | None = None) -> R:
+        """The answer, however long the queue is away: each of these calls may be repeated.
+
+        What costs much to repeat is given up when its outcome has been unknown that many times.
+        """
+        pause, unsure = FIRST_PAUSE_SECONDS, 0
         while True:
             try:
                 return await call()
-            except Unavailable:
+            except Unavailable as error:
+                unsure += isinstance(error, Indeterminate)
+                if unsure == most_unsure:
+                    raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
