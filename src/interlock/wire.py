@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     artifact: int = 50 * 1024 * 1024
     artifacts_of_tenant: int | None = None
     batch: int = 1000
-    lease_seconds: float = 3600.0
+    lease_seconds: float = policy.LONGEST_LEASE_SECONDS
     claim: int = 100
     webhooks: Allowance = Allowance()
 

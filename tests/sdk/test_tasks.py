@@ -241,6 +241,23 @@ def test_an_option_of_another_type_is_refused_where_it_is_said(app: StoreApp, wr
         bare.options(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [("10", TypeError), (True, TypeError), (timedelta(seconds=30), TypeError), (0.5, ValueError), (-1, ValueError),
+     (3600.1, ValueError), (float("nan"), ValueError), (float("inf"), ValueError)],
+)  # fmt: skip
+def test_a_lease_that_no_heartbeat_would_get_is_refused_where_the_task_is_declared(
+    app: StoreApp, wrong: Any, kind: type[Exception]
+) -> None:
+    async def bare() -> None: ...
+
+    with pytest.raises(kind, match="lease_seconds"):
+        app.task(lease_seconds=wrong)(bare)
+    with pytest.raises(kind, match="lease_seconds"):
+        app.task(bare).options(lease_seconds=wrong)
+    assert app.task(name="longest", lease_seconds=3600)(bare).lease_seconds == 3600
+
+
 async def test_an_agent_may_be_named_as_json_has_it_and_an_option_of_none_is_unset(app: StoreApp) -> None:
     @app.task(agent=("planner", "ada"), tags=["nightly"], priority=3)
     async def full() -> None: ...

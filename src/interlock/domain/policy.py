@@ -12,6 +12,7 @@ from interlock.errors import Invalid
 Names = frozenset[str]
 ANY = "*"
 DEFAULT_LEASE_SECONDS = 60.0
+LONGEST_LEASE_SECONDS = 3600.0
 MOST_NAMES: Final = 1000
 MOST_NEED_BYTES: Final = 1800  # what an index of either engine can hold, beside the longest name of a tenant
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar,
 import msgspec
 
 from interlock.client.port import Client, JobRequest
+from interlock.domain.policy import LONGEST_LEASE_SECONDS
 from interlock.errors import Invalid
 from interlock.sdk.blocking import background_loop, blocking
 from interlock.sdk.context import Context
@@ -170,10 +171,24 @@ def request_fields(options: Options) -> dict[str, Any]:
     for option, value in options.items():
         if option not in Options.__annotations__:
             raise TypeError(f"{option!r} is not an option of a task; there are {', '.join(Options.__annotations__)}")
-        if option != "lease_seconds" and value is not None:
+        if option == "lease_seconds":
+            _check_lease(value)
+        elif value is not None:
             name = _RENAMED.get(option, option)
             fields[name] = _shaped(option, value, _SHAPES[name])
     return fields
+
+
+def _check_lease(seconds: Any) -> None:
+    """A lease that no claim or heartbeat would get is refused here, for there it would cost the job."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"lease_seconds is a number of seconds, not {seconds!r}")
+    if not 1 <= seconds <= LONGEST_LEASE_SECONDS:
+        raise ValueError(
+            f"lease_seconds must be from 1 to {LONGEST_LEASE_SECONDS:g}, not {seconds}; heartbeats extend it"
+        )
 
 
 def _shaped(option: str, value: Any, shape: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from interlock.client.port import Client
-from interlock.domain.job import Beat, Refused
+from interlock.domain.job import Beat, Pulse, Refused
 from interlock.errors import Conflict, Fatal, NotFound
 from interlock.worker.patience import Patience
 from interlock.worker.run import Ending, Run
@@ -80,12 +80,22 @@ class Heart:
         finally:
             for run in runs:
                 run.telling = False
-        for run, beat, answer in zip(runs, beats, answers, strict=True):
-            if not isinstance(answer, Refused):
-                if answer.cancel_requested:
-                    self._stop(run, Ending.CANCELLED)
-            elif isinstance(answer.error, (Conflict, NotFound)):
-                self._stop(run, Ending.LOST)
-            elif beat.events:
-                self._log.warning("events were refused", job=run.job.id, error=str(answer.error))
-                await self._client.heartbeats([Beat(*run.holder, beat.lease_seconds)])
+        odd: list[Run] = []
+        for run, answer in zip(runs, answers, strict=True):
+            if not self._took(run, answer):
+                odd.append(run)
+        if odd:  # what was wrong with a beat, its events or its length of lease, must not cost the lease
+            for run, answer in zip(odd, await self._client.heartbeats([Beat(*run.holder) for run in odd]), strict=True):
+                self._took(run, answer)
+
+    def _took(self, run: Run, answer: Pulse | Refused) -> bool:
+        """Hand on what a beat has told of a run; False if it was refused although the lease may still be ours."""
+        if not isinstance(answer, Refused):
+            if answer.cancel_requested:
+                self._stop(run, Ending.CANCELLED)
+        elif isinstance(answer.error, (Conflict, NotFound)):
+            self._stop(run, Ending.LOST)
+        else:
+            self._log.warning("a heartbeat was refused", job=run.job.id, error=str(answer.error))
+            return False
+        return True
