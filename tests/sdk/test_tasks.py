@@ -48,8 +48,56 @@ class Model(pydantic.BaseModel):
         return len(self.name)
 
 
+class Login(pydantic.BaseModel):
+    user: str = "ada"
+    password: pydantic.SecretStr = pydantic.SecretStr("")
+    internal: int = pydantic.Field(0, exclude=True)
+    when: Any = None
+    inner: Login | None = None
+    many: list[Login] = []
+    _cache: list[int] = pydantic.PrivateAttr(default_factory=lambda: [id(object())])
+
+
 class Models(pydantic.RootModel[list[Model]]):
     pass
+
+
+@pytest.mark.parametrize(
+    ("login", "place"),
+    [
+        (Login(password=pydantic.SecretStr("hush")), "Login.password"),
+        (Login(internal=1), "Login.internal"),
+        (Login(when=datetime(2027, 1, 1, tzinfo=UTC)), "Login.when"),
+        (Login(inner=Login(internal=1)), "Login.inner.internal"),
+        (Login(many=[Login(), Login(password=pydantic.SecretStr("hush"))]), r"Login.many\[1\].password"),
+    ],
+)
+async def test_a_model_that_would_arrive_as_another_one_is_refused_where_the_job_is_made(
+    app: StoreApp, login: Login, place: str
+) -> None:
+    @app.task
+    async def enter(login: Login) -> None: ...
+
+    @app.task
+    async def anything(what: Any) -> None: ...
+
+    for refused in (enter.enqueue(login), anything.enqueue([login]), interlock.Queue("q", app).push(login)):
+        with pytest.raises(TypeError, match=f"{place} would not arrive") as told:
+            await refused
+        assert "hush" not in str(told.value)
+    with pytest.raises(TypeError, match=r"call 1: .*would not arrive"):
+        await enter.enqueue_many([{"login": Login()}, {"login": login}])
+
+
+async def test_a_model_that_arrives_as_it_was_is_taken(app: StoreApp) -> None:
+    @app.task
+    async def enter(login: Login) -> str:
+        return repr(login)
+
+    login = Login(when=(1, [2]), inner=Login(user="é"), many=[Login()], internal=0)
+    handle = await enter.enqueue(login)
+    await app.drain()
+    assert await handle.result(timeout=0) == repr(login).replace("(1, [2])", "[1, [2]]")
 
 
 async def test_a_task_is_still_the_function_it_was(app: StoreApp) -> None:

@@ -151,7 +151,7 @@ class Queue:
     async def push_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[str]:
         """Add values; each thousand of them is added whole or not at all."""
         client, fields = await self.client(), request_fields(options)
-        texts = [msgspec.Raw(values.encode(payload).encode()) for payload in payloads]
+        texts = [msgspec.Raw(values.encode_call(payload).encode()) for payload in payloads]
         requests = [JobRequest(type=self.type, payload=text, **fields) for text in texts]
         ids: list[str] = []
         for start in range(0, len(requests), AT_ONCE):

@@ -52,7 +52,9 @@ class Signature:
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from None
         try:
-            payload = values.encode(given).encode()
+            payload = values.encode_call(given).encode()
+        except values.Altered as error:
+            raise TypeError(f"{self.name}: {error}") from None
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise Invalid(f"{self.name}: {error}", pointer="/payload") from None
         self._read(payload)

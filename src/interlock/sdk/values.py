@@ -14,20 +14,33 @@ import msgspec.inspect
 from interlock.errors import Invalid
 
 
+class Altered(TypeError):
+    """A value that would not arrive as it was sent."""
+
+
 def encode(value: object) -> str:
     """JSON text; a lone surrogate stays as an escape, to be mended where it is stored."""
+    return _encode(value, _to_plain)
+
+
+def encode_call(value: object) -> str:
+    """The same for what somebody else will be given; a model that would be another one there is refused."""
+    return _encode(value, _to_plain_and_back)
+
+
+def _encode(value: object, hook: Callable[[object], object]) -> str:
     try:
-        text = msgspec.json.encode(value, enc_hook=_to_plain).decode()
+        text = msgspec.json.encode(value, enc_hook=hook).decode()
     except UnicodeEncodeError:
-        return _slowly(value)
+        return _slowly(value, hook)
     if "null" in text:  # which is what a NaN would have become, too
-        _slowly(value)
+        _slowly(value, hook)
     return text
 
 
-def _slowly(value: object) -> str:
+def _slowly(value: object, hook: Callable[[object], object]) -> str:
     try:
-        return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=_to_plain), allow_nan=False)
+        return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=hook), allow_nan=False)
     except ValueError as error:
         raise ValueError("NaN and infinity cannot be written as JSON") from error
 
@@ -100,6 +113,39 @@ def _to_plain(value: object) -> object:
         raise TypeError(f"{type(value).__name__} cannot be written as JSON")
     # As the model itself would read it: under its aliases, computed fields left out.
     return dump(mode="json", by_alias=True, round_trip=True)
+
+
+def _to_plain_and_back(value: object) -> object:
+    plain = _to_plain(value)
+    kind: Any = type(value)
+    if isinstance(value, PurePath):
+        return plain
+    try:
+        again = kind.model_validate(plain)
+    except ValueError:
+        return plain  # whoever reads it as this model says what is wrong with it, and where
+    if (place := _altered(value, again, kind.__name__)) is not None:
+        raise Altered(
+            f"{place} would not arrive as it is: a secret is masked, a field that is excluded is left out, and what "
+            "JSON cannot tell is changed; send what names it, and let the task find it"
+        )
+    return plain
+
+
+def _altered(sent: Any, read: Any, place: str) -> str | None:
+    """The first place where two values differ; private attributes are nobody else's, and a tuple is a list in JSON."""
+    parts: Iterator[tuple[Any, Any, str]]
+    fields = getattr(type(sent), "model_fields", None)
+    if fields is not None and type(sent) is type(read):
+        names = [*fields, *(sent.model_extra or ())]
+        parts = ((getattr(sent, name), getattr(read, name, None), f"{place}.{name}") for name in names)
+    elif isinstance(sent, (list, tuple)) and isinstance(read, (list, tuple)) and len(sent) == len(read):
+        parts = ((a, b, f"{place}[{i}]") for i, (a, b) in enumerate(zip(sent, read, strict=True)))
+    elif isinstance(sent, dict) and isinstance(read, dict) and sent.keys() == read.keys():
+        parts = ((one, read[key], f"{place}[{key!r}]") for key, one in sent.items())
+    else:
+        return None if sent == read else place
+    return next((found for part in parts if (found := _altered(*part)) is not None), None)
 
 
 def _from_plain(wanted: Any, value: object) -> object:
