@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import Enum
+from enum import Enum, Flag
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +35,15 @@ class Tide(msgspec.Struct):
 
 class Colour(Enum):
     RED = "red"
+
+
+class Rights(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Stay(pydantic.BaseModel):
+    span: timedelta
 
 
 class Model(pydantic.BaseModel):
@@ -129,9 +138,11 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
     @app.task
     async def take(
         n: int, when: datetime, span: timedelta, place: Place, places: list[Place], tide: Tide, colour: Colour,
-        model: Model, models: Models, path: Path, anything: object, maybe: Model | None = None, flag: bool = True,
+        model: Model, models: Models, path: Path, anything: object, rights: dict[str, Rights], stay: Stay,
+        maybe: Model | None = None, flag: bool = True,
     ) -> Place:  # fmt: skip
-        got.extend([n, when, span, place, places, tide, colour, model, models, path, anything, maybe, flag])
+        got.extend([n, when, span, place, places, tide, colour, model, models, path, anything, rights, stay])
+        got.extend([maybe, flag])
         return place
 
     await app.register()  # so that the schema is held against the same values
@@ -140,7 +151,7 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
     sent: list[Any] = [
         1,
         when,
-        timedelta(hours=1),
+        timedelta(days=-1, microseconds=3),
         Place(1, 2),
         [Place(3)],
         Tide(1.5),
@@ -149,6 +160,8 @@ async def test_arguments_of_every_kind_arrive_as_what_they_were(app: StoreApp) -
         Models([Model(Name="n")]),
         Path("/var/tides"),
         {"k": [None]},
+        {"ada": Rights.READ | Rights.WRITE, "bob": Rights(0)},
+        Stay(span=timedelta(seconds=1.5)),
     ]
     handle = await take.enqueue(*sent)
     await app.drain()

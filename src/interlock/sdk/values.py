@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from enum import Flag
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
@@ -93,8 +94,24 @@ def _can_be_read(part: msgspec.inspect.Type) -> bool:
 
 
 def schema(type: Any) -> dict[str, Any]:
-    """The JSON Schema of a type."""
-    return msgspec.json.schema(type, schema_hook=_model_schema)
+    """The JSON Schema of a type, for everything that is written as it."""
+    found = _parts(msgspec.inspect.type_info(type))
+    flags = [one.cls for one in found if isinstance(one, msgspec.inspect.EnumType) and issubclass(one.cls, Flag)]
+    narrow = [{"title": flag.__name__, "enum": sorted(member.value for member in flag)} for flag in flags]
+    wide: dict[str, Any] = _widened(msgspec.json.schema(type, schema_hook=_model_schema), narrow)
+    return wide
+
+
+def _widened(node: Any, flags: Sequence[dict[str, Any]]) -> Any:
+    """What msgspec's own schema would refuse though it is written so: parts of a second, and flags together."""
+    if isinstance(node, list):
+        return [_widened(one, flags) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if {name: node.get(name) for name in ("title", "enum")} in flags:
+        return {name: value for name, value in node.items() if name != "enum"} | {"type": "integer"}
+    is_span = node.get("type") == "string" and node.get("format") == "duration"
+    return {name: _widened(value, flags) for name, value in node.items() if not (is_span and name == "format")}
 
 
 def as_invalid(error: msgspec.ValidationError, what: str) -> Invalid:
