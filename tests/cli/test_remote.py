@@ -135,6 +135,20 @@ def test_what_a_filter_finds_is_done_at_once(command: Command) -> None:
     assert command("jobs", "redrive", "--type", "many", "--yes").out == "3 of 3 done\n"
 
 
+def test_a_filter_means_the_same_on_a_server_as_on_its_database(command: Command) -> None:
+    ids = [command.json("jobs", "add", "mixed", "--tag", "a", "--agent", "planner/mixed")["id"] for _ in range(4)]
+    command.json("jobs", "cancel", ids[0])
+    command.json("jobs", "cancel", ids[1])
+    command.json("jobs", "redrive", ids[1])
+    every = ("--type", "mixed", "--tag", "a", "--agent", "planner/mixed", "--created-after", "2020-01-01T00:00:00Z")
+    for verb, count in (("redrive", 1), ("cancel", 4)):  # what lives, was redriven before or has ended is passed over
+        told = command.both("jobs", verb, *every, "--dry-run")
+        assert told == {"matched": count, "done": 0, "more": False, "refused": []}
+        told = command.json("jobs", verb, *every, "--yes")
+        assert told == {"matched": count, "done": count, "more": False, "refused": []}
+        assert command.both("jobs", verb, *every, "--status", "succeeded", "--dry-run")["matched"] == 0
+
+
 def test_a_job_is_run_followed_and_its_files_are_fetched(command: Command, tmp_path: Path) -> None:
     id = command.json("jobs", "add", "report", "{}")["id"]
     work(
@@ -221,6 +235,15 @@ def test_history_is_verified_exported_and_pruned(command: Command, tmp_path: Pat
     assert command.json("prune", "--days", "1", "--dry-run")["matched"] == 0
     assert command.json("prune", "--days", "0", "--yes")["deleted"] >= 1
     assert command("jobs", "show", id).code == 3
+
+
+def test_an_audit_stops_after_as_many_jobs_as_were_asked_for(command: Command) -> None:
+    for _ in range(3):
+        command("jobs", "add", "audited")
+    first = command.json("audit", "verify", "--limit", "2")
+    assert (first["jobs"], first["ok"]) == (2, True)
+    rest = command.json("audit", "verify", "--cursor", first["next_cursor"])
+    assert first["jobs"] + rest["jobs"] == command.both("audit", "verify")["jobs"]
 
 
 def test_a_server_that_is_not_there_or_refuses_is_told_by_the_exit_code(command: Command, tmp_path: Path) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
 import pytest
 
 from interlock import wire
-from interlock.cli.remote.jobs import RemoteProgress
+from interlock.cli.remote.jobs import RemoteOperations, RemoteProgress
 from interlock.cli.remote.line import Line
+from interlock.domain.job import Filter
+from interlock.domain.operations import Action
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from interlock.domain.progress import Event, EventRow, Level, Report
 from interlock.errors import Unauthenticated
 from tests.api.rig import Api
+from tests.contract_clients.scripted import answer, scripted
 from tests.support.eventually import eventually
 
 
@@ -53,3 +57,21 @@ async def test_a_stream_that_is_refused_says_why(guarded: Api, tenant: str) -> N
     with pytest.raises(Unauthenticated):
         await anext(progress.follow(tenant, start))
     await line.close()
+
+
+async def test_what_one_call_cannot_do_is_gone_on_with_from_the_place_the_server_told() -> None:
+    def told(number: int, cursor: str | None) -> bytes:
+        said = {"matched": number, "done": 0, "more": cursor is not None, "refused": [], "next_cursor": cursor}
+        return answer(200, json.dumps(said))
+
+    async with scripted([told(1000, "behind those"), told(7, None)]) as server:
+        line = Line(server.url, None)
+        remote = RemoteOperations(line)
+        one = await remote.bulk(local("t"), Action.CANCEL, filter=Filter(type="many"), dry_run=True)
+        assert (one.matched, one.more) == (1000, True)
+        filter = Filter(type="many", before_seq=one.before_seq)
+        two = await remote.bulk(local("t"), Action.CANCEL, filter=filter, dry_run=True)
+        assert (two.matched, two.more, two.before_seq) == (7, False, None)
+        await line.close()
+    assert [json.loads(body).get("cursor") for body in server.bodies] == [None, "behind those"]
+    assert [json.loads(body)["filter"] for body in server.bodies] == [{"type": "many"}] * 2

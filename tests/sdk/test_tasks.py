@@ -60,7 +60,7 @@ class Model(pydantic.BaseModel):
 class Login(pydantic.BaseModel):
     user: str = "ada"
     password: pydantic.SecretStr = pydantic.SecretStr("")
-    internal: int = pydantic.Field(0, exclude=True)
+    internal: int = pydantic.Field(default=0, exclude=True)
     when: Any = None
     inner: Login | None = None
     many: list[Login] = []

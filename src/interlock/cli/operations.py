@@ -231,22 +231,26 @@ def _many(
     else:
         for _, error in told.refused:
             print(f"interlock: {output.inert(error)}", file=sys.stderr)
-        output.say(f"{told.matched} matched" if dry_run else f"{told.done} of {told.matched} done")
+        output.say(
+            f"{told.matched}{' or more' if told.more else ''} matched"
+            if dry_run
+            else f"{told.done} of {told.matched} done"
+        )
     if told.refused:
         sys.exit(REFUSED)
 
 
 async def _all_that_fit(filter: Filter, act: Callable[[Filter], Awaitable[Bulk]]) -> Bulk:
-    """One call after another, each from where the last one ended."""
+    """One call after another, each from where the last one ended; where no place is told, the same call goes on."""
     total = Bulk(0, 0, False)
     with output.progress("done with") as tell:
         while True:
             told = await act(filter)
             total = Bulk(
-                total.matched + told.matched, total.done + told.done, False, None, total.refused + told.refused
+                total.matched + told.matched, total.done + told.done, told.more, None, total.refused + told.refused
             )
             tell(total.matched)
-            if not told.more:
+            if not told.more or (told.before_seq is None and not told.done):
                 return total
             filter = filter._replace(before_seq=told.before_seq)
 

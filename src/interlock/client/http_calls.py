@@ -108,16 +108,16 @@ class Calls:
             except (httpx2.TransportError, httpx2.DecodingError) as error:
                 why = f"the connection to the server broke: {_said(error)}"
                 patience.is_unsure = True
-                if refused := await self._refused_unsent(call):
-                    raise refused from None
+                if (for_good := await self._refused_unsent(call)) is not None:
+                    raise for_good from None
             else:
                 if 200 <= answer.status < 300:
                     return answer
-                error = refusal(answer, call.about)
+                refused = refusal(answer, call.about)
                 if not http_errors.is_passing(answer.status):
-                    raise error
-                why = str(error)
-                patience.is_unsure |= isinstance(error, Indeterminate) or answer.status in _GATEWAY
+                    raise refused
+                why = str(refused)
+                patience.is_unsure |= isinstance(refused, Indeterminate) or answer.status in _GATEWAY
                 patience.hint = answer.retry_after
             if patience.is_unsure and not call.repeatable:
                 raise Indeterminate(f"{why}; it may have been done: look before asking again")

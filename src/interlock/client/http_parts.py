@@ -166,9 +166,11 @@ def gate(gate: OpenGate, worker: str) -> bytes:
     )
 
 
-def query(filter: Filter) -> list[tuple[str, str]]:
-    """Which jobs a list shows; where it goes on is said by a cursor."""
+def selection(filter: Filter) -> dict[str, object]:
+    """Which jobs are meant; where a list of them goes on is said by a cursor."""
     said: dict[str, object] = {
+        "status": [str(one) for one in filter.statuses] or None,
+        "tag": list(filter.tags) or None,
         "type": filter.type,
         "agent": None if filter.agent is None else "/".join(filter.agent),
         "worker": filter.worker,
@@ -177,8 +179,13 @@ def query(filter: Filter) -> list[tuple[str, str]]:
         "created_after": None if filter.created_after is None else wire.when(filter.created_after),
         "created_before": None if filter.created_before is None else wire.when(filter.created_before),
     }
-    several = [("status", str(one)) for one in filter.statuses] + [("tag", one) for one in filter.tags]
-    return several + [(name, str(value)) for name, value in said.items() if value is not None]
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def query(filter: Filter) -> list[tuple[str, str]]:
+    """The same in a URL."""
+    said = selection(filter).items()
+    return [(name, str(one)) for name, value in said for one in (value if isinstance(value, list) else [value])]
 
 
 def raw(value: str | None, what: str) -> Raw | None:

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-import msgspec
+from msgspec import Raw
 
 from interlock import wire
 from interlock.cli.remote import values
 from interlock.cli.remote.line import LONGEST_PAGE, Line
 from interlock.client.http_calls import Answer, refusal
 from interlock.client.http_errors import rebuilt
+from interlock.client.http_parts import selection
 from interlock.client.http_stream import QUIET_SECONDS
 from interlock.client.http_values import EventShape, QueueShape, ReceiptShape, event, queue, read, receipt
 from interlock.domain.audit import Chronicle, VerifiedPart
@@ -30,6 +31,7 @@ from interlock.errors import Error, Unavailable
 from interlock.wire import JobRequest
 
 AT_ONCE: Final = 1000
+AUDITED_AT_ONCE: Final = 1000
 PRUNED_AT_ONCE: Final = 10_000
 NOWHERE: Final = Place(0, 0, "", 0)
 
@@ -85,6 +87,7 @@ class RemoteReads:
 class RemoteOperations:
     def __init__(self, line: Line) -> None:
         self._line = line
+        self._cursors: list[str] = []
 
     async def cancel_tree(
         self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False
@@ -105,7 +108,7 @@ class RemoteOperations:
         payload: bytes | None = None,
         **wishes: Any,
     ) -> Enqueued:
-        overrides = wishes | ({} if payload is None else {"payload": msgspec.Raw(payload)})
+        overrides = wishes | ({} if payload is None else {"payload": Raw(payload)})
         path = f"/v1/jobs/{wire.job_id(job_id)}/redrive"
         name = key or f"call/{wire.new_id()}"
         body = {"from": origin, "overrides": overrides or None, "idempotency_key": name}
@@ -125,30 +128,20 @@ class RemoteOperations:
         reason: str | None = None,
         force: bool = False,
     ) -> Bulk:
-        """What a filter finds is named to the server, so that the next call can go on where this one has ended."""
-        found: list[Job] = []
-        if filter is not None:
-            found = await self._found(filter)
-            ids = [job.id for job in found]
-        if not ids:
-            return Bulk(0, 0, False)
-        body = {"action": action, "ids": ids, "dry_run": dry_run, "reason": reason, "force": force or None}
+        """The place where a server goes on is told in its own words; here it has a number, as a filter wants it."""
+        body: dict[str, object] = {"action": action, "dry_run": dry_run, "reason": reason, "force": force or None}
+        if filter is None:
+            body["ids"] = ids
+        else:
+            body["filter"] = selection(filter)
+            body["cursor"] = None if filter.before_seq is None else self._cursors[filter.before_seq]
         said = values.members((await self._line.post("/v1/jobs/bulk", body)).body)
         refused = tuple(_refused(one) for one in read(said["refused"], list[dict[str, Any]]))
-        last = found[-1].seq if found else None
-        return Bulk(
-            read(said["matched"], int), read(said["done"], int), len(found) == AT_ONCE, last, refused
-        )  # fmt: skip
-
-    async def _found(self, filter: Filter) -> list[Job]:
-        found: list[Job] = []
-        while len(found) < AT_ONCE:
-            page = await self._line.client.find(filter._replace(limit=LONGEST_PAGE))
-            found += page
-            if len(page) < LONGEST_PAGE:
-                break
-            filter = filter._replace(before_seq=page[-1].seq)
-        return found
+        place = None
+        if cursor := read(said.get("next_cursor", values.NULL), str | None):  # type: ignore[arg-type]
+            place = len(self._cursors)
+            self._cursors.append(cursor)
+        return Bulk(read(said["matched"], int), read(said["done"], int), read(said["more"], bool), place, refused)
 
 
 class RemoteRetention:
@@ -212,8 +205,10 @@ class RemoteAudit:
         self._line = line
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int | None = None) -> VerifiedPart:
-        """As many jobs as the server takes at once."""
-        query = [] if after is None else [("cursor", after)]
+        """So many jobs, or as many as the server takes at once."""
+        query: list[tuple[str, str | int]] = [("limit", min(jobs or AUDITED_AT_ONCE, AUDITED_AT_ONCE))]
+        if after is not None:
+            query.append(("cursor", after))
         said = values.members((await self._line.get("/v1/audit/verify", query)).body)
         bad: str | None = read(said["first_bad"], str | None)  # type: ignore[arg-type]
         cursor: str | None = read(said["next_cursor"], str | None)  # type: ignore[arg-type]
