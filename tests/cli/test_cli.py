@@ -106,6 +106,40 @@ def test_an_error_is_one_sentence_without_a_traceback(cli: CLI) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (("jobs", "add"), "TYPE"),
+        (("jobs", "list", "--limit", "many"), "--limit"),
+        (("nonsense",), "nonsense"),
+        (("jobs", "list", "--unheard"), "--unheard"),
+        (("migrate", "--server", "http://127.0.0.1:1"), "say --database"),
+    ],
+)
+def test_a_usage_error_is_json_for_programs(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+    done = cli(*arguments, "--json")
+    assert (done.returncode, done.stderr) == (2, "")
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], told.lower() in error["detail"].lower()) == ("usage", True), error
+    for_people = cli(*arguments)
+    assert (for_people.returncode, for_people.stdout, told.lower() in for_people.stderr.lower()) == (2, "", True)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("jobs", "--help"), ("serve", "--help"), ("--version",), ("jobs",)])
+def test_help_that_nobody_reads_ends_as_any_output_that_nobody_reads(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "interlock", *arguments],
+        stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, cwd=tmp_path, env=os.environ,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
         (("jobs", "add", "t", "@missing.json"), "the payload file cannot be read"),
         (("jobs", "add", "t", "--agent", "nobody"), "KIND/ID"),
         (("agents", "set", "bot", "1", "--defaults", "[1]"), "must be a JSON object"),

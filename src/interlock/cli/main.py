@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import cyclopts
 from cyclopts import App, Parameter
@@ -38,16 +39,24 @@ from interlock.cli import (
 from interlock.cli.session import FAILED, NOBODY_READS, USAGE, Common, give_up, guard
 from interlock.errors import Error
 
+ELSEWHERE = "this works where the database is and cannot ask a server: say --database"
+
 
 def in_words(error: cyclopts.CycloptsError) -> object:
     """A usage error as people read it."""
+    return cyclopts.CycloptsPanel(_ours(error) or error)
+
+
+def _ours(error: cyclopts.CycloptsError) -> str | None:
+    """A usage error in a sentence of our own, where we have a better one."""
     if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
-        return cyclopts.CycloptsPanel(f"There is no command or argument {error.unused_tokens[0]!r} here; see --help.")
-    return cyclopts.CycloptsPanel(error)
+        return f"There is no command or argument {error.unused_tokens[0]!r} here; see --help."
+    return None
 
 
 app = App(
     name="interlock",
+    console=output.TellingConsole(),
     error_formatter=in_words,
     help="A durable job queue for AI agents, on SQLite or PostgreSQL.",
     version=interlock.__version__,
@@ -97,19 +106,25 @@ def migrate(*, common: Common = NOTHING) -> None:
 def main() -> None:
     """Run the command line; a usage error is exit code 2."""
     _fill_standard_files()
+    for_programs = "--json" in sys.argv
     try:
         with _told_to_somebody():
-            app(exit_on_error=False, print_error=True)
-    except cyclopts.UnknownOptionError:
-        if "--server" in sys.argv:
-            print(
-                "interlock: this works where the database is and cannot ask a server: say --database", file=sys.stderr
-            )
-        sys.exit(USAGE)
-    except cyclopts.CycloptsError:
-        sys.exit(USAGE)
+            try:
+                app(exit_on_error=False, print_error=not for_programs)
+            except cyclopts.CycloptsError as error:
+                _refuse_usage(error, json=for_programs)
     except Error as error:  # of an argument that was read before the command began
-        give_up(error, json="--json" in sys.argv)
+        give_up(error, json=for_programs)
+
+
+def _refuse_usage(error: cyclopts.CycloptsError, *, json: bool) -> NoReturn:
+    is_elsewhere = isinstance(error, cyclopts.UnknownOptionError) and "--server" in sys.argv
+    if json:
+        detail = ELSEWHERE if is_elsewhere else _ours(error) or str(error)
+        output.as_json({"error": {"code": "usage", "detail": detail}})
+    elif is_elsewhere:
+        print(f"interlock: {ELSEWHERE}", file=sys.stderr)
+    sys.exit(USAGE)
 
 
 @contextmanager

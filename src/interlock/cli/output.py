@@ -17,10 +17,12 @@ WIDE: Final = 240
 
 def console() -> Console:
     """Made for each use, so that it follows a redirected output; colour only on a terminal."""
-    return _Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+    return TellingConsole(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 
 
-class _Console(Console):
+class TellingConsole(Console):
+    """One that does not end the process by itself when nobody reads."""
+
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # for the command line itself to end with its own code
 
