@@ -256,6 +256,16 @@ def test_a_server_that_is_not_there_or_refuses_is_told_by_the_exit_code(command:
     assert command("jobs", "list", "--database", command.database).code == 4
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(("jobs", "list", "--limit", "0"), "limit"), (("jobs", "add", "t", "--priority", "9999"), "priority")],
+)
+def test_a_refused_value_is_named_wherever_it_was_refused(command: Command, words: tuple[str, ...], name: str) -> None:
+    for here in (False, True):
+        done = command(*words, here=here)
+        assert (done.code, name in done.err) == (4, True), done
+
+
 def test_nobody_at_the_other_end_is_not_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line, "PATIENCE_SECONDS", 0.5)
     done = run("jobs", "list", "--server", "http://127.0.0.1:1")

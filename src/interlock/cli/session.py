@@ -129,8 +129,15 @@ def give_up(error: Error, *, json: bool) -> NoReturn:
     if json:
         output.as_json({"error": wire.error_to_dict(error)})
     else:
-        print(f"interlock: {output.inert(error)}", file=sys.stderr)
+        print(f"interlock: {output.inert(_sentence(error))}", file=sys.stderr)
     sys.exit(exit_code(error))
+
+
+def _sentence(error: Error) -> str:
+    """What went wrong; of a value that the sentence does not name, as a server's may not, which one it is."""
+    place = error.pointer.strip("/") if isinstance(error, Invalid) else ""
+    names = [part for part in place.split("/") if not part.isdigit()]
+    return str(error) if not names or names[-1] in str(error) else f"{place}: {error}"
 
 
 async def _await(command: Callable[[], Awaitable[T]]) -> T:
