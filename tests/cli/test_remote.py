@@ -214,6 +214,8 @@ def test_tokens_and_subscriptions_are_made_and_ended(command: Command) -> None:
     assert command.json("tokens", "revoke", made["id"])["revoked_at"]
     hook = command.json("subscriptions", "create", "https://example.com/hook", "--event", "job.succeeded", "--key", "h")
     assert hook["secret"].startswith("whsec_")
+    again = ("subscriptions", "create", "https://example.com/hook", "--event", "job.succeeded", "--key", "h")
+    assert [command.json(*again, here=here)["replayed"] for here in (False, True)] == [True, True]
     assert command.both("subscriptions", "list")["items"][0]["id"] == hook["id"]
     assert command.json("subscriptions", "rotate", hook["id"])["secret"] != hook["secret"]
     assert command.json("subscriptions", "renew", hook["id"], "--expires-in", "3600")["expires_at"]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from interlock.domain.principal import Principal
-from interlock.domain.webhook import DeliveryFilter
+from interlock.domain.webhook import DeliveryFilter, Mode
 from interlock.engine.engine import Engine
-from interlock.engine.webhooks import delivery_to_dict, subscription_to_dict
+from interlock.engine.webhooks import SubscriptionRequest, delivery_to_dict, subscription_to_dict
 from interlock.errors import Forbidden, IdempotencyKeyReuse, Invalid, NotFound
 from interlock.wire import job_request
 from tests.engine.deliveries import EVERYTHING, enqueue, subscribe
@@ -39,6 +39,18 @@ async def test_a_star_stands_for_every_type_and_for_itself_alone(desk: Engine, w
     with pytest.raises(Invalid) as caught:
         await subscribe(desk, who, there.url, types=["*", "t"])
     assert caught.value.pointer == "/types"
+
+
+async def test_what_a_request_leaves_out_is_the_same_as_its_default_said(
+    desk: Engine, who: Principal, there: Receiver
+) -> None:
+    first = await subscribe(desk, who, there.url, key="k")
+    said: dict[str, Any] = {"mode": "broadcast", "min_interval_seconds": 0, "types": None, "group_id": None}
+    assert await subscribe(desk, who, there.url, key="k", **said) == (first.subscription, None, True)
+    asked = SubscriptionRequest(url=there.url, events=["job.queued"], mode=Mode.BROADCAST, key="k")
+    assert (await desk.webhooks.subscribe(who, asked)).replayed
+    with pytest.raises(IdempotencyKeyReuse):
+        await subscribe(desk, who, there.url, key="k", min_interval_seconds=1)
 
 
 @pytest.mark.parametrize(

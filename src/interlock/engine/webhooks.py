@@ -217,9 +217,18 @@ def _checked(request: SubscriptionRequest, secret: str, actor: str) -> NewSubscr
 
 
 def _sent(request: SubscriptionRequest, *, life: bool = True) -> bytes:
-    """What of a request must be the same for it to be the same: all but its key, and where said its life."""
-    same = msgspec.structs.replace(request, key=None)
-    return msgspec.json.encode(same if life else msgspec.structs.replace(same, expires_in_seconds=None))
+    """What of a request must be the same for it to be the same: all but its key, and where said its life.
+
+    Whatever was left out is told as its default, so that it does not matter who fills it in: a caller or a server.
+    """
+    seconds = request.expires_in_seconds if life else None
+    same = msgspec.structs.asdict(request) | {
+        "key": None,
+        "mode": str(request.mode),
+        "min_interval_seconds": float(request.min_interval_seconds),
+        "expires_in_seconds": None if seconds is None else float(seconds),
+    }
+    return msgspec.json.encode(same, order="sorted")
 
 
 def _id(id: str, *, what: str = "subscription") -> str:
