@@ -285,6 +285,19 @@ async def test_events_are_read_from_any_number_on(desk: Desk) -> None:
     assert [row.message for row in await desk.client.events(job.id, after=450)] == ["late"]
 
 
+async def test_a_tail_tells_each_event_once_as_it_comes_and_ends_with_the_job(desk: Desk) -> None:
+    job = await desk.running()
+    await desk.client.add_events([Report(*holder(job), (event("before"), event("first")))])
+    tail = desk.client.tail(job.id, after=1)
+    assert (await anext(tail)).message == "first"
+    await desk.client.add_events([Report(*holder(job), (event("second"),))])
+    assert (await anext(tail)).message == "second"
+    await desk.complete(job)
+    assert [row async for row in tail] == []
+    with pytest.raises(NotFound):
+        await anext(desk.client.tail(NEVER))
+
+
 async def test_more_events_than_one_request_could_carry_are_all_kept_in_order(desk: Desk) -> None:
     job = await desk.running()
     events = tuple(event(f"{n} " + "é" * 3000) for n in range(250))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
@@ -129,7 +129,7 @@ class HttpClient:
             at=lambda event: event.seq,
         )
 
-    def tail(self, job_id: str, *, after: int = 0) -> AsyncIterator[EventRow]:
+    def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
         """Events as they are told, each once, until the job has ended; a broken stream goes on where it was."""
         return follow(self._calls, _of_job(job_id, "events/stream"), after=after, about={"job_id": job_id})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
 import httpx2
@@ -17,7 +17,7 @@ from interlock.errors import Unavailable
 QUIET_SECONDS: Final = 45.0  # a server gives a sign of life three times as often
 
 
-async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, object]) -> AsyncIterator[EventRow]:
+async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, object]) -> AsyncGenerator[EventRow, None]:
     """Each event once, until the stream says that it was the last; gives up when nothing is heard for too long."""
     clock = asyncio.get_running_loop().time
     heard, pause, why = clock(), FIRST_PAUSE_SECONDS, "the stream broke"

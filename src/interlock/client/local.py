@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
 from interlock import wire
@@ -97,6 +97,11 @@ class LocalClient:
 
     async def events(self, job_id: str, *, after: int = 0, limit: int = 200) -> list[EventRow]:
         return await self.engine.progress.events(self._tenant, job_id, after=after, limit=limit)
+
+    async def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
+        async for page in self.engine.progress.tail(self._tenant, job_id, after=after):
+            for row in page:
+                yield row
 
     async def steps(self, job_id: str) -> list[StepRow]:
         (steps,) = await self.engine.progress.steps_of(self._tenant, [wire.job_id(job_id)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from interlock.domain.approval import Approval, OpenGate
@@ -69,6 +69,10 @@ class Client(Protocol):
 
     async def events(self, job_id: str, *, after: int = 0, limit: int = 200) -> list[EventRow]:
         """Oldest first, only those with a number above `after`."""
+        ...
+
+    def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
+        """The same as they are told, each once, until the job has ended."""
         ...
 
     async def steps(self, job_id: str) -> list[StepRow]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,7 +22,6 @@ from interlock.sdk.raises import JobCancelled, JobFailed, in_seconds
 
 R = TypeVar("R")
 LONGEST_POLL_SECONDS: Final = 30.0
-LOOK_FOR_EVENTS_SECONDS: Final = 0.2
 PAGE: Final = 200
 
 
@@ -84,15 +84,9 @@ class JobHandle(Generic[R]):
 
     async def tail(self, after: int = 0) -> AsyncIterator[EventRow]:
         """Events as they come, until the job has ended."""
-        client = await self._client()
-        while True:
-            ended = (await client.get(self.id)).status in TERMINAL
-            for event in await self.events(after):
-                after = event.seq
+        async with aclosing((await self._client()).tail(self.id, after=after)) as told:
+            async for event in told:
                 yield event
-            if ended:
-                return
-            await client.wait(self.id, seconds=LOOK_FOR_EVENTS_SECONDS)
 
     def tail_sync(self, after: int = 0) -> Iterator[EventRow]:
         """Events as they come, until the job has ended."""
