@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -343,10 +343,13 @@ async def _send(reply: Reply, scope: Any, send: Any) -> None:
         headers["content-length"] = str(len(reply.body))
     raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": reply.status, "headers": raw})
-    if reply.stream is not None and scope["method"] != "HEAD":
+    if reply.stream is not None:
+        pieces: Any = reply.stream  # an iterator that can be closed, and is, also where nothing of it is wanted
         try:
-            async for piece in reply.stream:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            async with aclosing(pieces):
+                if scope["method"] != "HEAD":
+                    async for piece in pieces:
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
         except Unauthenticated:
             return  # without an end, so that nobody takes a part for the whole
     body = reply.body if scope["method"] != "HEAD" else b""
