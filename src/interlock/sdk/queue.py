@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Unpack
@@ -24,6 +23,7 @@ from interlock.domain.policy import ClaimAsk
 from interlock.errors import Conflict, Error, Fatal, Invalid, NotFound
 from interlock.sdk import values
 from interlock.sdk.blocking import background_loop, blocking, run
+from interlock.sdk.claims import Claim, Claims
 from interlock.sdk.raises import in_seconds
 from interlock.sdk.tasks import Connected, Options, request_fields
 
@@ -39,7 +39,7 @@ class Item:
     Its lease is kept alive for as long as somebody has the item; one that is dropped comes back when it runs out.
     """
 
-    def __init__(self, queue: Queue, job: Job, name: _Name) -> None:
+    def __init__(self, queue: Queue, job: Job, claim: Claim) -> None:
         self.id = job.id
         self.payload: Any = values.decode(job.payload)
         self.attempt = job.attempt
@@ -48,7 +48,7 @@ class Item:
         self.is_unwanted = False  # somebody asked for it to be cancelled
         self.holder = (job.id, job.fence, job.worker or "")
         self._queue = queue
-        self._name = name
+        self._claim = claim
 
     def __repr__(self) -> str:
         return f"Item({self.id!r}, {self.payload!r})"
@@ -80,7 +80,7 @@ class Item:
             raise answer.error
         if not self.is_settled:
             self.is_settled = True
-            self._queue._free(self._name)
+            self._claim.settle()
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         return background_loop()
@@ -139,8 +139,7 @@ class Queue:
         )
         self._beat_seconds = min(lease_seconds / 3, LONGEST_BEAT_SECONDS)
         self._keepers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Keeper] = WeakKeyDictionary()
-        self._names = _names()
-        self._free_names: list[str] = []
+        self._claims = Claims()
         self._unsure: list[ClaimAsk] = []  # claims whose answer was not heard
 
     async def push(self, payload: Any, **options: Unpack[Options]) -> str:
@@ -199,17 +198,10 @@ class Queue:
         """The client of the running event loop."""
         return await self._app.client()
 
-    def _free(self, name: _Name) -> None:
-        """One item of a claim is settled; after the last the name of the claim is used again."""
-        name.left -= 1
-        if not name.left:
-            self._free_names.append(name.text)
-
     async def _pop(self, client: Client, limit: int, wait_seconds: float) -> list[Item]:
         while self._unsure:
             await self._give_back(client, self._unsure.pop())
-        name = _Name(self._free_names.pop() if self._free_names else next(self._names))
-        ask = self._ask._replace(limit=limit, claim_id=name.text)
+        ask = self._ask._replace(limit=limit, claim_id=self._claims.name())
         try:
             grants = await client.claim(ask, wait_seconds=wait_seconds)
         except asyncio.CancelledError:
@@ -219,10 +211,8 @@ class Queue:
         except Exception:
             self._unsure.append(ask)
             raise
-        name.left = len(grants)
-        if not grants:
-            self._free_names.append(name.text)
-        return [self._hold(client, grant, name) for grant in grants]
+        claim = self._claims.granted(ask.claim_id, len(grants))
+        return [self._hold(client, grant, claim) for grant in grants]
 
     async def _give_back(self, client: Client, ask: ClaimAsk) -> None:
         """What a claim was granted though nobody heard of it goes back; asked under its name for nothing, it tells."""
@@ -233,10 +223,10 @@ class Queue:
         except BaseException:
             self._unsure.append(ask)
             raise
-        self._free_names.append(ask.claim_id or "")
+        self._claims.free(ask.claim_id)
 
-    def _hold(self, client: Client, grant: Grant, name: _Name) -> Item:
-        item = Item(self, grant.job, name)
+    def _hold(self, client: Client, grant: Grant, claim: Claim) -> Item:
+        item = Item(self, grant.job, claim)
         loop = asyncio.get_running_loop()
         keeper = self._keepers.get(loop)
         if keeper is None or keeper.client is not client:
@@ -246,16 +236,6 @@ class Queue:
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         return background_loop()
-
-
-class _Name:
-    """The name of a claim; it is free again when everything granted under it is settled."""
-
-    __slots__ = ("left", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.left = 0
 
 
 class _Keeper:
@@ -299,8 +279,3 @@ class _Keeper:
 def _release(grant: Grant) -> Release:
     job = grant.job
     return Release(job.id, job.fence, job.worker or "", reason="popped by nobody")
-
-
-def _names() -> Iterator[str]:
-    stem = secrets.token_hex(6)
-    return (f"{stem}-{n}" for n in itertools.count())

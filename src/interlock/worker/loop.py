@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import secrets
 import socket
@@ -19,6 +18,7 @@ from interlock.domain.decide import Release
 from interlock.domain.policy import ClaimAsk
 from interlock.errors import Fatal, Forbidden, Invalid, Unauthenticated, Unavailable
 from interlock.sdk.app import App
+from interlock.sdk.claims import Claims
 from interlock.sdk.context import Context
 from interlock.sdk.threads import Threads
 from interlock.worker.executor import execute, failure, stopped
@@ -26,7 +26,7 @@ from interlock.worker.heart import Heart
 from interlock.worker.log import logger
 from interlock.worker.patience import Patience
 from interlock.worker.reporter import Reporter
-from interlock.worker.run import Claim, Ending, Run
+from interlock.worker.run import Ending, Run
 from interlock.worker.subtasks import contained, mark_run
 
 N = TypeVar("N", int, float)
@@ -135,8 +135,7 @@ class Worker:
         self._waiting: deque[Run] = deque()
         self._running = self._runs = 0
         self._unsure: ClaimAsk | None = None  # a claim whose answer was not heard
-        self._names = (f"{secrets.token_hex(6)}-{n}" for n in itertools.count())
-        self._free_names: list[str] = []
+        self._claims = Claims()
         self._fault: BaseException | None = None
 
     async def _run(self, *, drain: bool, once: bool) -> None:
@@ -206,18 +205,14 @@ class Worker:
         """Claim under a name, so that a claim whose answer was lost can be asked for again; how many came."""
         ask = self._unsure
         if ask is None:
-            name = self._free_names.pop() if self._free_names else next(self._names)
-            ask = self._unsure = self._ask._replace(limit=limit, claim_id=name)
+            ask = self._unsure = self._ask._replace(limit=limit, claim_id=self._claims.name())
         self._asking = claiming = asyncio.create_task(self._client.claim(ask, wait_seconds=wait_seconds))
         try:
             grants = await claiming
         finally:
             self._asking = None
         self._unsure = None
-        claim = Claim(ask.claim_id or "")
-        claim.left = len(grants)
-        if not grants:
-            self._free_names.append(claim.name)
+        claim = self._claims.granted(ask.claim_id, len(grants))
         for grant in grants:
             self._admit(Run(grant, self._tasks[grant.job.type], claim))
         return len(grants)
@@ -296,9 +291,7 @@ class Worker:
             self._free_slot()
 
     def _settle(self, run: Run) -> None:
-        run.claim.left -= 1
-        if not run.claim.left:
-            self._free_names.append(run.claim.name)
+        run.claim.settle()
 
     def _break(self, error: BaseException) -> None:
         """The storage can no longer be trusted: stop at once, touch nothing."""
@@ -353,8 +346,7 @@ class Worker:
                 await patience.wait(error)
                 continue
             self._unsure = None
-            claim = Claim(ask.claim_id or "")
-            claim.left = len(grants)
+            claim = self._claims.granted(ask.claim_id, len(grants))
             for grant in grants:
                 run = Run(grant, self._tasks[grant.job.type], claim)
                 self._reporter.report(run, Release(*run.holder, reason="the worker was stopped"))

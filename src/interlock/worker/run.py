@@ -8,6 +8,7 @@ from typing import Any
 
 from interlock.client.port import Grant
 from interlock.domain.job import Beat, Job
+from interlock.sdk.claims import Claim
 from interlock.sdk.context import Context
 from interlock.sdk.tasks import Task
 
@@ -19,16 +20,6 @@ class Ending(IntEnum):
     TIMED_OUT = 2
     SHUTDOWN = 3
     LOST = 4
-
-
-class Claim:
-    """A named claim; its name is free again when everything granted under it is settled."""
-
-    __slots__ = ("left", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.left = 0
 
 
 class Run:

@@ -1,0 +1,47 @@
+"""Named claims: one whose answer was lost is asked for again by its name, and a name is used again when it is free."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+
+
+class Claims:
+    """The names of one claimer, no more of them than it ever had claims at once that were not settled."""
+
+    def __init__(self) -> None:
+        stem = secrets.token_hex(6)
+        self._new = (f"{stem}-{n}" for n in itertools.count())
+        self._free: list[str] = []
+
+    def name(self) -> str:
+        """A name under which nothing is granted now."""
+        return self._free.pop() if self._free else next(self._new)
+
+    def granted(self, name: str | None, count: int) -> Claim:
+        """The claim of that name was answered with so many jobs."""
+        claim = Claim(self, name or "", count)
+        if not count:
+            self.free(claim.name)
+        return claim
+
+    def free(self, name: str | None) -> None:
+        """Nothing is left under this name."""
+        self._free.append(name or "")
+
+
+class Claim:
+    """What was granted under one name."""
+
+    __slots__ = ("_claims", "left", "name")
+
+    def __init__(self, claims: Claims, name: str, left: int) -> None:
+        self._claims = claims
+        self.name = name
+        self.left = left
+
+    def settle(self) -> None:
+        """One job of it is settled; after the last its name is free."""
+        self.left -= 1
+        if not self.left:
+            self._claims.free(self.name)
