@@ -118,6 +118,15 @@ async def test_a_batch_claims_at_most_ten(api: Api) -> None:
         says(await api.send(f"{BASE}/tasks/claim/batch", body), 400, b'{"error":"invalid body"}')
 
 
+async def test_a_claim_names_at_most_a_hundred_commands(api: Api) -> None:
+    names = [b'"c%d"' % n for n in range(101)]
+    for route in ("claim", "claim/batch"):
+        some = await api.send(f"{BASE}/tasks/{route}", b'{"count":1,"commands":[%b]}' % b",".join(names[:100]))
+        assert some.status_code == 204
+        over = await api.send(f"{BASE}/tasks/{route}", b'{"count":1,"commands":[%b]}' % b",".join(names))
+        says(over, 400, b'{"error":"commands exceed maximum of 100"}')
+
+
 async def test_a_claim_waits_for_a_task(api: Api) -> None:
     waiting = asyncio.create_task(api.send(f"{BASE}/tasks/claim", b'{"commands":["soon"],"waitSeconds":30}'))
     id = await create(api, b"soon")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from interlock.api.mcp.http import LARGEST
+from interlock.api.mcp.http import AROUND_TOOL
+from interlock.api.routes import AROUND_CHECKPOINT
 from tests.api.rig import Api, problem
 from tests.faces.agents import MODES, agent
 from tests.faces.test_mcp_tools import someone_waits
@@ -152,7 +153,8 @@ async def test_a_message_may_be_as_large_as_a_checkpoint_and_not_larger(api: Api
     assert (refused, json.loads(text)) == (False, {"seq": 1})
     refused, text = await called(api, "checkpoint_job", b'{%b,"seq":2,"data":%b}' % (grant, data[:-1] + b'y"'))
     assert (refused, json.loads(text)["code"]) == (True, "too_large")
-    problem(await api.send("/mcp", b" " * (LARGEST + 1)), 413, "too_large")
+    largest = 1024 * 1024 + AROUND_CHECKPOINT + AROUND_TOOL
+    problem(await api.send("/mcp", b" " * (largest + 1)), 413, "too_large")
 
 
 @pytest.mark.parametrize("mode", MODES)

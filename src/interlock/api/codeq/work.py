@@ -32,6 +32,7 @@ routes = Routes()
 LEASE_SECONDS: Final = 300
 LONGEST_NACK_SECONDS: Final = 900
 MOST_CLAIMED: Final = 10
+MOST_COMMANDS: Final = 100  # each is a claim of its own
 
 
 class Claim(Lenient, frozen=True, kw_only=True):
@@ -277,6 +278,8 @@ def check_commands(call: Call[Any, Any], commands: Sequence[str]) -> None:
 
 def _ask(call: Call[Any, Any], commands: Sequence[str] | None, lease_seconds: int | None) -> ClaimAsk:
     who = call.who
+    if commands is not None and len(commands) > MOST_COMMANDS:
+        raise refused(400, f"commands exceed maximum of {MOST_COMMANDS}")
     check_commands(call, commands or ())
     ask = ClaimAsk(
         worker=_worker(call),

@@ -16,16 +16,15 @@ from interlock.api.headers import Headers
 from interlock.api.mcp.arguments import Message, message
 from interlock.api.mcp.native import Inside
 from interlock.api.mcp.server import server_for
-from interlock.api.native.grants import BODY_WITH_CHECKPOINT
 from interlock.api.problems import Refusal
-from interlock.api.routes import JSON, Receive
+from interlock.api.routes import AROUND_CHECKPOINT, JSON, Receive
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
 from interlock.errors import Fatal, Malformed
 from interlock.wire import new_id
 
 PATH: Final = "/mcp"
-LARGEST: Final = BODY_WITH_CHECKPOINT + 64 * 1024  # the largest body of a tool, and a message around it
+AROUND_TOOL: Final = 64 * 1024  # a message around the largest body of a tool
 SESSION: Final = "mcp-session-id"
 PASSED_ON: Final = ("authorization", "traceparent")
 CANCELLED: Final = -32800
@@ -70,7 +69,8 @@ class McpEndpoint(Endpoint):
 
     async def _message(self, headers: Headers, receive: Receive, trail: Trail) -> Message:
         body.check_media_type(headers)
-        raw = await self._bytes(headers, receive, trail, limit=LARGEST)
+        largest = self._service.engine.limits.checkpoint + AROUND_CHECKPOINT + AROUND_TOOL
+        raw = await self._bytes(headers, receive, trail, limit=largest)
         try:
             return message(raw.decode())
         except UnicodeDecodeError:
@@ -112,7 +112,8 @@ class McpEndpoint(Endpoint):
 async def _answer(server: Any, scope: Any, said: Message, sending: _Sending) -> None:
     """The library's part. It keeps nothing from one message to the next, so it lives as long as one."""
     waits = asyncio.Event()
-    texts = iter([said.text.encode()])
+    text = said.text.encode()
+    texts = iter([text])
 
     async def receive() -> dict[str, Any]:
         for text in texts:
@@ -121,7 +122,7 @@ async def _answer(server: Any, scope: Any, said: Message, sending: _Sending) -> 
         raise Disconnected  # never: whoever leaves ends this task
 
     manager = StreamableHTTPSessionManager(
-        server, stateless=True, json_response=True, max_request_body_size=4 * LARGEST
+        server, stateless=True, json_response=True, max_request_body_size=len(text) + 1
     )
     async with manager.run():
         await manager.handle_request(dict(scope), receive, sending)

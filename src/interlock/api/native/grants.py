@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api.native.shown import kept
-from interlock.api.routes import ABSENT, AROUND_CHECKPOINT, Call, Request
+from interlock.api.routes import ABSENT, Call, Request
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Event, Level
 from interlock.errors import Invalid, TooLarge
@@ -21,8 +21,6 @@ _EVENTS = uuid.UUID("5b1f5f0e-6f0c-4f5e-9a54-0d7c3c1b8a11")
 
 Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-
-BODY_WITH_CHECKPOINT = wire.LIMITS.checkpoint + AROUND_CHECKPOINT  # unless the settings say otherwise
 
 
 class Held(Request, frozen=True, kw_only=True):
