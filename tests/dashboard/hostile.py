@@ -144,7 +144,8 @@ class Planter:
         done = await self._claimed(type, tome, headers={tome: tome})
         await self._told(done, type, names)
         await engine.jobs.cancel(who, done.id, reason=tome)
-        await engine.leases.complete(self._tenant, Complete(done.id, done.fence, type, value, tome, value))
+        used = json.dumps({name: 1 for name in names}, ensure_ascii=False)
+        await engine.leases.complete(self._tenant, Complete(done.id, done.fence, type, value, tome, used))
         self.planted.add("a job that is done", f"/jobs/{done.id}")
 
         dead = await self._claimed(type, tome, max_attempts=1)

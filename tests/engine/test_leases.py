@@ -162,7 +162,17 @@ async def test_single_finishes_made_at_once_each_get_their_own_answer(
 
 @pytest.mark.parametrize(
     "said",
-    ["{", "[]", "null", '{"tokens":-1}', '{"tokens":"1"}', '{"tokens":true}', '{"":1}', '{"a\\n":1}', '{"n":1e999}'],
+    [
+        "{",
+        "[]",
+        "null",
+        '{"tokens":-1}',
+        '{"tokens":"1"}',
+        '{"tokens":true}',
+        '{"":1}',
+        '{"n":1e999}',
+        f'{{"{"n" * 201}":1}}',
+    ],
 )
 async def test_usage_is_numbers_from_0_on_by_name(interlock_engine: Engine, who: Principal, said: str) -> None:
     id, fence = await grant(interlock_engine, who)

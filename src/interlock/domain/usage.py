@@ -14,6 +14,7 @@ from interlock.errors import Invalid
 
 USAGE: Final = "interlock.usage"  # the name under which runs keep it
 LARGEST: Final = 8 * 1024  # bytes of JSON: it stands in every list of jobs
+LONGEST_NAME: Final = 200
 
 
 def mended(said: str) -> tuple[str, bool]:
@@ -23,11 +24,16 @@ def mended(said: str) -> tuple[str, bool]:
     if not isinstance(amounts, dict):
         raise Invalid("usage is an object of amounts by name", pointer="/usage")
     for name, amount in amounts.items():
-        if not text.is_visible_name(name):
-            raise Invalid("usage goes by names of 1 to 200 visible characters", pointer="/usage")
+        if not is_name(name):
+            raise Invalid(f"usage goes by names of 1 to {LONGEST_NAME} characters", pointer="/usage")
         if not is_amount(amount):
             raise Invalid(f"usage is told in numbers from 0 on, and {name} is none", pointer="/usage")
     return kept, changed
+
+
+def is_name(value: str) -> bool:
+    """Whether something used up can be called so; a finish is not refused for odd text."""
+    return 1 <= len(value) <= LONGEST_NAME
 
 
 def is_amount(value: Any) -> bool:
@@ -67,4 +73,4 @@ def _amounts(kept: str) -> dict[str, float]:
     """What can be summed of a JSON text: any worker may keep a step of this name, with anything in it."""
     found = json.loads(kept)
     named = found.items() if isinstance(found, dict) else ()
-    return {name: amount for name, amount in named if text.is_visible_name(name) and is_amount(amount)}
+    return {name: amount for name, amount in named if is_name(name) and is_amount(amount)}
