@@ -144,7 +144,7 @@ class Planter:
         done = await self._claimed(type, tome, headers={tome: tome})
         await self._told(done, type, names)
         await engine.jobs.cancel(who, done.id, reason=tome)
-        used = json.dumps({name: 1 for name in names}, ensure_ascii=False)
+        used = json.dumps(dict.fromkeys(names, 1), ensure_ascii=False)
         await engine.leases.complete(self._tenant, Complete(done.id, done.fence, type, value, tome, used))
         self.planted.add("a job that is done", f"/jobs/{done.id}")
 
