@@ -36,9 +36,8 @@ NAME_RULE = "1 to 200 visible characters, and neither . nor .."
 _NO_NAME = frozenset({"Cc", "Cs", "Zl", "Zp"})
 # What has no width, or turns the text around it: two names could look alike, or like what they are not.
 _DECEIVING = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
-_NO_SEGMENT = frozenset(
-    {".", ".."}
-)  # of a path: every client takes these for steps, so nothing could be called by them
+# Of a path: every client takes these for steps, so nothing could be called by them.
+_NO_SEGMENT = frozenset({".", ".."})
 _UNSEEN = frozenset({"Cf", "Co", "Cn", "Zs"})
 
 _Path = list[str | int | None]
