@@ -29,7 +29,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    """The same table for docs/benchmarks.md."""
+    """The same table for docs/explanation/benchmarks.md."""
     lines = ["| engine | " + " | ".join(HEADINGS[:-1]) + " | met |", "|---" * 2 + "|---" + "|--:" * 5 + "|---|"]
     lines += [f"| {TITLES[row.engine]} | " + " | ".join(cells(row)) + " |" for row in rows]
     return "\n".join(lines) + "\n"

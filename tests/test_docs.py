@@ -21,7 +21,7 @@ pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-CLI = (DOCS / "cli.md").read_text()
+CLI = (DOCS / "reference/cli.md").read_text()
 
 
 def error_classes() -> list[type[errors.Error]]:
@@ -65,12 +65,12 @@ def test_every_setting_is_documented(setting: str) -> None:
 
 
 def test_every_verb_of_the_history_is_documented() -> None:
-    text = (DOCS / "audit.md").read_text()
+    text = (DOCS / "explanation/audit.md").read_text()
     assert [verb for verb in Verb if f"`{verb}`" not in text] == []
 
 
 def test_every_event_of_a_webhook_is_documented() -> None:
-    text = (DOCS / "webhooks.md").read_text()
+    text = (DOCS / "how-to/receive-webhooks.md").read_text()
     assert [event for event in EVENTS if f"`{event}`" not in text] == []
 
 
@@ -87,8 +87,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_decision_is_listed() -> None:
-    index = (DOCS / "decisions" / "README.md").read_text()
-    assert [p.name for p in (DOCS / "decisions").glob("0*.md") if p.name not in index] == []
+    index = (DOCS / "contributing" / "decisions" / "README.md").read_text()
+    assert [p.name for p in (DOCS / "contributing" / "decisions").glob("0*.md") if p.name not in index] == []
 
 
 def test_the_readme_names_the_two_commands() -> None:
@@ -97,7 +97,15 @@ def test_the_readme_names_the_two_commands() -> None:
     assert "make test" in readme
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/steps.md", "docs/retries.md", "docs/agents.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "docs/explanation/steps-and-replay.md",
+        "docs/how-to/retry-and-redrive.md",
+        "docs/how-to/limit-concurrency.md",
+    ],
+)
 def test_a_program_of_the_guides_runs_and_prints_what_they_say(name: str, tmp_path: Path) -> None:
     text = (ROOT / name).read_text()
     (program,) = blocks(text, "python")
@@ -110,13 +118,13 @@ def test_a_program_of_the_guides_runs_and_prints_what_they_say(name: str, tmp_pa
 
 def test_the_tests_of_the_guide_to_testing_pass(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["interlock.testing"]')
-    (program,) = blocks((DOCS / "testing.md").read_text(), "python")
+    (program,) = blocks((DOCS / "how-to/test-tasks.md").read_text(), "python")
     pytester.makepyfile(program)
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
 
 
 def test_the_quickstart_goes_as_it_is_told(tmp_path: Path) -> None:
-    text = (DOCS / "quickstart.md").read_text()
+    text = (DOCS / "tutorial/quickstart.md").read_text()
     (tmp_path / "research.py").write_text(*blocks(text, "python"))
     bin = Path(sys.executable).parent
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

@@ -16,8 +16,8 @@ from interlock.engine.counts import Counts
 from interlock.storage.sqlite.store import SQLiteStore
 
 DOCS = Path(__file__).parents[2] / "docs"
-API = (DOCS / "api.md").read_text()
-DEPLOYING = (DOCS / "deploying.md").read_text()
+API = (DOCS / "reference/http-api.md").read_text()
+DEPLOYING = (DOCS / "how-to/deploy.md").read_text()
 
 
 def test_every_route_is_documented_with_its_roles_and_no_other_is() -> None:

@@ -175,7 +175,7 @@ async def test_the_settings_decide_whose_credentials_count() -> None:
 
 
 def test_the_settings_in_the_documents_are_good(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "credentials.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "manage-credentials.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 2
     settings = load(tmp_path, "".join(blocks))

@@ -306,7 +306,7 @@ async def test_every_tool_describes_itself_and_takes_what_its_schema_allows(api:
 
 
 def test_every_tool_and_its_roles_are_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "connect-mcp-clients.md").read_text()
     for tool in TOOLS:
         (row,) = [line for line in page.splitlines() if line.startswith("|") and f"`{tool.name}`" in line.split("|")[1]]
         assert [role for role in sorted(route_roles(tool.name)) if role not in row.split("|")[2]] == [], tool.name

@@ -15,7 +15,7 @@ from tests.support.reference import INSIDE
 
 pytest_plugins = ["pytester"]
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "write-tasks.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 PRINTED = ["hello ada, hello ada\n", "14 ['counting']\n", "True True queued\n"]
 

@@ -35,7 +35,7 @@ async def drop(postgres: Postgres, *names: str) -> None:
 
 
 def test_the_guide_to_shards_goes_as_it_is_told(postgres: Postgres, tmp_path: Path) -> None:
-    text = (DOCS / "shards.md").read_text()
+    text = (DOCS / "how-to/shard.md").read_text()
     (settings,), (program,) = blocks(text, "toml"), blocks(text, "python")
     databases = [f"interlock_guide_{os.getpid()}_{letter}" for letter in "ab"]
     ours = iter(databases)

@@ -1,4 +1,4 @@
-"""The Python reference, written from docstrings: `python -m tests.support.reference` writes docs/reference.md anew."""
+"""The Python reference, written from docstrings: `python -m tests.support.reference` writes docs/reference/python.md anew."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from interlock import testing
 from interlock.sdk.queue import Item
 from interlock.sdk.tasks import Options
 
-PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "reference.md"
+PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "reference" / "python.md"
 HEAD: Final = """# Reference
 
 Every public name of the Python package, from its docstrings; `python -m tests.support.reference` writes this page. For how they play together see
-[tasks in Python](python.md), [steps](steps.md), [approvals](approvals.md), [retries](retries.md) and [testing](testing.md). Verbs that also have
+[tasks in Python](../how-to/write-tasks.md), [steps](../explanation/steps-and-replay.md), [approvals](../how-to/request-approvals.md), [retries](../how-to/retry-and-redrive.md) and [testing](../how-to/test-tasks.md). Verbs that also have
 a blocking twin, with `_sync` at the end of their name and the same arguments, are marked \\*.
 """
 # What the worker and the SDK say to each other, and nobody else.

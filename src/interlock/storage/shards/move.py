@@ -113,7 +113,7 @@ class Mover:
         if begins and arrived == "here":
             raise Conflict(
                 f"{tenant!r} lives in both databases, as when one of them was restored; nothing was changed, "
-                "say first which of the two counts (docs/shards.md)"
+                "say first which of the two counts (docs/how-to/shard.md)"
             )
         if begins:
             if not await copier.is_empty(new):  # an attempt that was called off, or an old map, has left something
