@@ -257,6 +257,21 @@ async def test_a_claim_is_narrowed_to_the_policy_of_the_token(guarded: Api) -> N
     assert [job["id"] for job in await worker.claim(limit=10)] == [more["id"]]
 
 
+@pytest.mark.parametrize(
+    ("allowed", "gets"), [(None, "abc"), (["*"], "abc"), (["org/b.git"], "b"), (["org/b", "org/a"], "ab"), ([], "")]
+)
+async def test_a_token_gets_only_jobs_of_its_repositories(guarded: Api, allowed: list[str] | None, gets: str) -> None:
+    producer, reader = await guarded.as_role("produce"), await guarded.as_role("read")
+    jobs = {"a": "org/a", "b": "org/b", "c": None}
+    made = {(await producer.enqueue(type="t", repository=where))["id"]: name for name, where in jobs.items()}
+    worker = await guarded.as_role("work", worker_id="w1", repositories=allowed)
+    granted = {made[job["id"]] for job in await worker.claim(limit=10)}
+    assert granted == set(gets)
+    for id, name in made.items():
+        why = reader.ok(await reader.get(f"/v1/jobs/{id}/why"))
+        assert why["clause"] == ("running" if name in granted else "no_worker_for_repository")
+
+
 async def test_a_revoked_token_is_refused(guarded: Api) -> None:
     admin = await guarded.as_role("admin")
     made = admin.ok(await admin.post("/v1/tokens", {"roles": ["read"], "description": "for a day"}), 201)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from interlock.domain.job import Receipt
+from interlock.domain.policy import Names
 from tests.contract.builders import OPERATOR, Desk, cancel, complete, fail, new_job, release
 
 MANY = 100
@@ -65,10 +68,20 @@ async def test_a_job_that_requires_nothing_goes_to_anybody(desk: Desk) -> None:
 async def test_a_job_goes_only_to_workers_allowed_in_its_repository(desk: Desk) -> None:
     job = await desk.add(repository="org/repo")
     free = await desk.add()
-    assert await desk.claimed(repositories=NOBODY, limit=MANY) == [free]
+    assert await desk.claimed(repositories=NOBODY, limit=MANY) == []
     for near_miss in ("org/repo-evil", "org/re", "ORG/repo", "org", "*"):
         assert await desk.claimed(repositories=frozenset({near_miss}), limit=MANY) == []
     assert await desk.claimed(repositories=frozenset({"org/other", "org/repo"}), limit=MANY) == [job]
+    assert await desk.claimed(limit=MANY) == [free]
+
+
+@pytest.mark.parametrize("keys", [NOBODY, frozenset({"h1"}), None])
+async def test_a_job_without_a_repository_is_not_for_workers_bound_to_some(desk: Desk, keys: Names | None) -> None:
+    plain, bound = await desk.add(), await desk.add(affinity_key="h1")
+    await desk.add(repository="org/x")  # so that the routes of all three stand beside each other
+    for allowed in (NOBODY, frozenset({"org/y"})):
+        assert await desk.claimed(repositories=allowed, affinity_keys=keys, limit=MANY) == []
+    assert await desk.claimed(affinity_keys=None, limit=2) == [plain, bound]
 
 
 async def test_a_worker_allowed_everywhere_gets_jobs_of_every_repository(desk: Desk) -> None:
@@ -135,6 +148,6 @@ async def test_jobs_nobody_may_have_do_not_hide_those_behind_them(desk: Desk) ->
     await desk.add_all([new_job(priority=9, requires=("gpu",)) for _ in range(250)])
     await desk.add_all([new_job(priority=9, repository="org/x") for _ in range(250)])
     await desk.add_all([new_job(priority=9, deadline=desk.after(1)) for _ in range(250)])
-    mine = await desk.add()
+    mine = await desk.add(repository="org/y")
     desk.clock.advance(1)
-    assert await desk.claimed(repositories=NOBODY, limit=10) == [mine]
+    assert await desk.claimed(repositories=frozenset({"org/y"}), limit=10) == [mine]

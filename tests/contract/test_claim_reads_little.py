@@ -24,8 +24,8 @@ ASKS = {
     "any repository, one key": ask(affinity_keys=MINE),
     "one repository, any key": ask(repositories=OPEN, affinity_keys=None),
     "one repository, one key": ask(repositories=OPEN, affinity_keys=MINE),
-    "no repository, any key, a capability": ask(
-        repositories=frozenset(), affinity_keys=None, capabilities=frozenset({"gpu"})
+    "one repository, any key, a capability": ask(
+        repositories=OPEN, affinity_keys=None, capabilities=frozenset({"gpu"})
     ),
 }
 ROWS_READ = """
@@ -79,8 +79,8 @@ async def test_on_sqlite_a_claim_reads_no_range_of_others(title: str) -> None:
 
 
 async def claimed_alone(store: Store, ask: ClaimAsk) -> None:
-    """One job that anybody may have is granted, and done."""
-    job = new_job()
+    """One job that this worker may have is granted, and done."""
+    job = new_job(repository=None if ask.repositories is None else next(iter(ask.repositories)))
     await store.enqueue(TENANT, [job])
     (granted,) = await store.claim(TENANT, ask._replace(types=frozenset({job.type}), limit=10))
     assert granted.id == job.id

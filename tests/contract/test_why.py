@@ -96,6 +96,16 @@ async def test_a_repository_that_no_able_worker_may_have_is_named(desk: Desk) ->
     assert await desk.claimed(repositories=frozenset({"org/x"}), **able) == [id]
 
 
+async def test_a_job_without_a_repository_waits_for_a_worker_bound_to_none(desk: Desk) -> None:
+    id = await desk.add()
+    await seen(desk, repositories=frozenset({"org/x"}))
+    await seen(desk, worker="w2", repositories=frozenset())
+    assert await clauses(desk, id) == ["no_worker_for_repository"]
+    assert await details(desk, id) == {"repository": None}
+    await seen(desk, worker="w3")
+    assert await clauses(desk, id) == ["ready"]
+
+
 async def test_an_affinity_key_that_nobody_names_is_the_clause(desk: Desk) -> None:
     id = await desk.add(affinity_key="h1")
     await seen(desk)

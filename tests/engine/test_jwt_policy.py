@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from interlock.domain.policy import ClaimAsk, fits
 from interlock.engine.tokens import Tokens, Trust
 from interlock.errors import Unauthenticated
 from interlock.storage.contract import Store
@@ -31,6 +32,25 @@ async def test_absent_types_are_any_and_absent_capabilities_none(world: World) -
     assert who.worker == "ada"  # who names no worker works under the subject's name
     nothing = await world.enter(signed(claims(roles=["work"], types=[], repositories=[])))
     assert nothing.policy == (frozenset(), frozenset(), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("allowed", "gets"),
+    [
+        ({}, [None, "org/x"]),
+        ({"repositories": ["*"]}, [None, "org/x"]),
+        ({"repositories": ["org/x"]}, ["org/x"]),
+        ({"repositories": ["org/y"]}, []),
+        ({"repositories": []}, []),
+    ],
+)
+async def test_a_policy_of_an_issuer_binds_to_repositories(
+    world: World, allowed: dict[str, list[str]], gets: list[str | None]
+) -> None:
+    who = await world.enter(signed(claims(roles=["work"], **allowed)))
+    ask = who.narrowed(ClaimAsk("ada", types=frozenset({"t"})))
+    job = {"type": "t", "requires": (), "affinity_key": None}
+    assert [name for name in (None, "org/x") if fits(ask, repository=name, **job)] == gets  # type: ignore[arg-type]
 
 
 async def test_a_worker_claim_of_somebody_who_does_not_work_means_nothing(world: World) -> None:

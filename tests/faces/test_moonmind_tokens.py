@@ -108,6 +108,16 @@ async def test_the_capabilities_of_the_token_count_whatever_the_worker_claims(gu
     assert told(await claimed(guarded, able), 200)["job"]["id"] == id
 
 
+async def test_a_job_without_a_repository_is_not_for_a_token_bound_to_some(guarded: Api) -> None:
+    admin, user = await guarded.as_role("admin"), await guarded.as_role("produce")
+    id = told(await user.send(f"{BASE}/jobs", b'{"type":"t","payload":{}}'), 201)["id"]
+    for bound in (b'["acme/site"]', b"[]"):
+        token, _ = await minted(admin, b'{"workerId":"w1","allowedRepositories":' + bound + b"}")
+        assert told(await claimed(guarded, token), 200) == {"job": None}
+    anywhere, _ = await minted(admin, b'{"workerId":"w1","allowedRepositories":["*"]}')
+    assert told(await claimed(guarded, anywhere), 200)["job"]["id"] == id
+
+
 async def test_a_revoked_token_is_over(guarded: Api) -> None:
     admin = await guarded.as_role("admin")
     token, record = await minted(admin, b'{"workerId":"w1"}')

@@ -120,7 +120,7 @@ class Model(Lines, Gates, Progress):
             and new.type not in self.paused
             and (ask.types is None or new.type in ask.types)
             and set(new.requires) <= ask.capabilities
-            and (new.repository is None or ask.repositories is None or new.repository in ask.repositories)
+            and (ask.repositories is None or new.repository in ask.repositories)
             and (new.affinity_key is None or ask.affinity_keys is None or new.affinity_key in ask.affinity_keys)
         )
 

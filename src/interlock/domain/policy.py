@@ -18,7 +18,10 @@ MOST_NEED_BYTES: Final = 1800  # what an index of either engine can hold, beside
 
 
 class Policy(NamedTuple):
-    """What a worker's credential allows; None means any, and an absent list of capabilities means none."""
+    """What a worker's credential allows; None means any, and an absent list of capabilities means none.
+
+    A job that names no repository is only for a worker that may have any.
+    """
 
     types: Names | None = None
     repositories: Names | None = None
@@ -54,7 +57,7 @@ def fits(
     return (
         (ask.types is None or type in ask.types)
         and ask.capabilities.issuperset(requires)
-        and (repository is None or ask.repositories is None or repository in ask.repositories)
+        and (ask.repositories is None or repository in ask.repositories)
         and (affinity_key is None or ask.affinity_keys is None or affinity_key in ask.affinity_keys)
     )
 

@@ -220,13 +220,13 @@ def _worker(job: Circumstances) -> Reason:
     here = sum(crew.size for crew in job.crews)
     none = f"no worker seen {_SEEN}"
 
-    left = [one for one in asks if _takes(one[0], job.type)]
+    left = [one for one in asks if one[0].types is None or job.type in one[0].types]
     if not left:
         message = f"{none} takes jobs of type {job.type}"
         return Reason(Clause.NO_WORKER_FOR_TYPE, message, {"type": job.type, "workers_seen": here})
     those = f"{none} that takes {job.type}"
 
-    able = [one for one in left if _takes(one[0], job.type, job.requires)]
+    able = [one for one in left if one[0].capabilities.issuperset(job.requires)]
     if not able:
         missing = sorted(set(job.requires).difference(*(ask.capabilities for ask, _ in left)))
         lack = f"can do {', '.join(missing)}" if missing else f"can do all of {', '.join(job.requires)}"
@@ -234,12 +234,14 @@ def _worker(job: Circumstances) -> Reason:
         return Reason(Clause.NO_WORKER_WITH_CAPABILITIES, f"{those} {lack}", details)
     those += " and can do what it requires" if job.requires else ""
 
-    allowed = [one for one in able if _takes(one[0], job.type, job.requires, job.repository)]
+    allowed = [one for one in able if one[0].repositories is None or job.repository in one[0].repositories]
     if not allowed:
         message = f"{those} may have repository {job.repository}"
+        if job.repository is None:
+            message = f"{those} may have a job without a repository: each is bound to repositories"
         return Reason(Clause.NO_WORKER_FOR_REPOSITORY, message, {"repository": job.repository})
 
-    fitting = [one for one in allowed if _takes(one[0], job.type, job.requires, job.repository, job.affinity_key)]
+    fitting = [one for one in allowed if _fits(one[0], job)]
     if not fitting:
         message = f"{those} names affinity key {job.affinity_key}"
         return Reason(Clause.NO_WORKER_FOR_AFFINITY_KEY, message, {"affinity_key": job.affinity_key})
@@ -256,10 +258,8 @@ def _ready(job: Circumstances, crews: Iterable[Crew]) -> Reason:
     return Reason(Clause.READY, message, details)
 
 
-def _takes(
-    ask: ClaimAsk, type: str, requires: Sequence[str] = (), repository: str | None = None, key: str | None = None
-) -> bool:
-    return fits(ask, type=type, requires=requires, repository=repository, affinity_key=key)
+def _fits(ask: ClaimAsk, job: Circumstances) -> bool:
+    return fits(ask, type=job.type, requires=job.requires, repository=job.repository, affinity_key=job.affinity_key)
 
 
 def _some(ids: Sequence[str], one: str, many: str) -> str:

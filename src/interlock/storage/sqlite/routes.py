@@ -96,7 +96,8 @@ class Routes:
 
     def _find_legs(self, ask: ClaimAsk) -> Iterator[Leg]:
         span = _span(ask)
-        for needs in product(_or_none(ask.affinity_keys), _or_none(ask.repositories), _or_none(ask.capabilities)):
+        repositories = (None,) if ask.repositories is None else ask.repositories
+        for needs in product(_or_none(ask.affinity_keys), repositories, _or_none(ask.capabilities)):
             for r in self._by_needs.get(needs, ()):
                 if fits(ask, type=r.type, requires=r.requires, repository=r.repository, affinity_key=r.affinity_key):
                     yield Leg(r.priority, r.no, Span.ROUTE, r.type)

@@ -87,7 +87,7 @@ begin
     exists (select from interlock.route a where a.tenant = p_tenant and a.no <> a.base), e.value::bigint << 32, r.nos, r.priorities
   into overdue, joining, usual, bound, floor, routes, ranks from interlock.epoch e cross join lateral (
     select array_agg(r.no) as nos, array_agg(r.priority) as priorities
-    from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(array_append(p_repositories, '')) s(name)
+    from unnest(array_append(p_affinity_keys, '')) k(name) cross join unnest(coalesce(p_repositories, '{""}')) s(name)
     cross join unnest(array_append(p_capabilities, '')) c(name) cross join lateral (
       -- One probe of an index each, so that keys, repositories and capabilities of others cost nothing.
       select * from interlock.route a where a.tenant = p_tenant and a.found_by_key = k.name
