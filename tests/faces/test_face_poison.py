@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.api.codeq import table as codeq
-from interlock.api.moonmind import table as moonmind
+from interlock.api.codeq import route_table as codeq
+from interlock.api.moonmind import route_table as moonmind
 from interlock.api.routes import Route
 from tests.api.rig import Api
 from tests.faces.words import NEVER

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from interlock.api.codeq import table as codeq
-from interlock.api.codeq.door import CodeqDoor
+from interlock.api.codeq import route_table as codeq
+from interlock.api.codeq.auth import CodeqDoor
 from interlock.api.endpoint import Endpoint
 from interlock.api.face import Face, FaceEndpoint
-from interlock.api.moonmind import table as moonmind
-from interlock.api.moonmind.door import MoonmindDoor
+from interlock.api.moonmind import route_table as moonmind
+from interlock.api.moonmind.auth import MoonmindDoor
 from interlock.api.routes import Route
 from interlock.api.service import Service
 from interlock.errors import Invalid

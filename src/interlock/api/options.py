@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from interlock.api.codeq.callers import Callers
+from interlock.api.codeq.credentials import Callers
 from interlock.domain.principal import DEFAULT_TENANT
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from interlock.api.codeq.callers import Callers, Provider, Signed, Static, issuer_table
+from interlock.api.codeq.credentials import Callers, Provider, Signed, Static, issuer_table
 from interlock.config import Settings
 from interlock.domain.issuer import issuers
 from interlock.errors import Invalid

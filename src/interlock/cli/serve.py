@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 
 from interlock import assemble, config, tracing
 from interlock.api.app import create_app
-from interlock.api.codeq.callers import Callers
+from interlock.api.codeq.credentials import Callers
 from interlock.api.gate import Gate
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from interlock import wire
-from interlock.api.codeq import shown
-from interlock.api.codeq.door import ADMINS, refused
+from interlock.api.codeq import encode
+from interlock.api.codeq.auth import ADMINS, refused
 from interlock.api.codeq.tasks import parsed_time
 from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
@@ -68,7 +68,7 @@ async def list_tasks(call: Call[None, TaskQuery]) -> Answer:
     limit = min(max(query.limit, 1), LONGEST_PAGE)
     found = await call.engine.reads.jobs(call.who.tenant, Filter(statuses, type=query.command, limit=limit))
     jobs = await call.engine.reads.some(call.who.tenant, [job.id for job in found])
-    return answer(await shown.tasks(call, jobs))
+    return answer(await encode.tasks(call, jobs))
 
 
 @routes.add(

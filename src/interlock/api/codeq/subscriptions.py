@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from interlock import wire
-from interlock.api.codeq.door import refused
-from interlock.api.codeq.work import check_commands
+from interlock.api.codeq.auth import refused
+from interlock.api.codeq.worker_routes import check_commands
 from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.codeq import BASE

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import msgspec
 
 from interlock import wire
-from interlock.api.codeq import shown
-from interlock.api.codeq.door import READERS, refused
+from interlock.api.codeq import encode
+from interlock.api.codeq.auth import READERS, refused
 from interlock.api.face import Lenient, Said
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import patience
@@ -63,7 +63,7 @@ class Wait(Lenient, frozen=True, kw_only=True):
 async def create_task(call: Call[CreateTask, Nothing]) -> Answer:
     """Create a task; a key seen before answers the first one."""
     job = await _created(call, call.body)
-    return answer((await shown.tasks(call, [job]))[0], 202)
+    return answer((await encode.tasks(call, [job]))[0], 202)
 
 
 @routes.add(
@@ -87,7 +87,7 @@ async def get_task(call: Call[None, Nothing]) -> Answer:
         job = await call.engine.reads.job(call.who.tenant, wire.job_id(call.path["id"]))
     except NotFound:
         raise refused(404, "not found") from None
-    return answer((await shown.tasks(call, [job]))[0])
+    return answer((await encode.tasks(call, [job]))[0])
 
 
 @routes.add("GET", f"{BASE}/tasks/{{id}}/result", roles=READERS, query=Wait, answers={200: None})
@@ -103,8 +103,8 @@ async def get_result(call: Call[None, Wait]) -> Answer:
         raise refused(404, "task not found") from None
     if job.status not in TERMINAL:
         raise refused(404, "result not found")
-    (task,) = await shown.tasks(call, [job])
-    return answer({"task": task, "result": await shown.result(call, job)})
+    (task,) = await encode.tasks(call, [job])
+    return answer({"task": task, "result": await encode.result(call, job)})
 
 
 @routes.add(
@@ -136,7 +136,7 @@ async def requeue(call: Call[None, Nothing]) -> Answer:
     except NotEnded:
         raise refused(409, "not-terminal") from None
     job = await call.engine.reads.job(call.who.tenant, done.id)
-    return answer((await shown.tasks(call, [job]))[0], 202)
+    return answer((await encode.tasks(call, [job]))[0], 202)
 
 
 async def _one_of_many(call: Call[Any, Any], item: msgspec.Raw) -> dict[str, Any]:
@@ -146,7 +146,7 @@ async def _one_of_many(call: Call[Any, Any], item: msgspec.Raw) -> dict[str, Any
         return {"error": "invalid body"}
     except Said as said:
         return {"error": said.document["error"]}
-    return {"task": (await shown.tasks(call, [job]))[0]}
+    return {"task": (await encode.tasks(call, [job]))[0]}
 
 
 async def _created(call: Call[Any, Any], asked: CreateTask) -> Job:

@@ -9,11 +9,11 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api.face import Lenient
-from interlock.api.moonmind import shown
-from interlock.api.moonmind.door import refused
+from interlock.api.moonmind import encode
+from interlock.api.moonmind.auth import refused
 from interlock.api.moonmind.jobs import BASE, queue
 from interlock.api.moonmind.multipart import parts
-from interlock.api.moonmind.queue import Queue
+from interlock.api.moonmind.service import Queue
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import whole_upload
 from interlock.domain.artifact import Artifact, served_as
@@ -59,14 +59,14 @@ async def upload_artifact(call: Call[None, Nothing]) -> Answer:
         content_type=form["contentType"].text() if "contentType" in form else file.content_type,
         digest=form["digest"].text() if "digest" in form else None,
     )
-    return answer(shown.artifact(kept), 201)
+    return answer(encode.artifact(kept), 201)
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/artifacts", roles=["read"], query=ArtifactQuery, answers={200: None})
 async def list_artifacts(call: Call[None, ArtifactQuery]) -> Answer:
     """List the artifacts of a job, newest first."""
     found = await newest(call.engine, call.who.tenant, call.path["job_id"], call.query.limit)
-    return answer({"items": [shown.artifact(one) for one in found]})
+    return answer({"items": [encode.artifact(one) for one in found]})
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/artifacts/{{artifact_id}}/download", roles=["read"], answers={200: None})

@@ -18,8 +18,8 @@ from interlock import wire
 from interlock.api import stream
 from interlock.api.face import Lenient
 from interlock.api.moonmind.artifacts import newest
-from interlock.api.moonmind.bodies import Asked, Text
 from interlock.api.moonmind.jobs import BASE, queue
+from interlock.api.moonmind.requests import Asked, Text
 from interlock.api.native.shown import kept, raw
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
 from interlock.domain.artifact import Artifact

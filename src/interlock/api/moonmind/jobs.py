@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from interlock.api.moonmind.queue import (
+from interlock.api.moonmind.service import (
     Acknowledged,
     CancelJob,
     Claim,

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from interlock.api.face import Lenient
-from interlock.api.moonmind import shown
-from interlock.api.moonmind.bodies import Asked, stripped
+from interlock.api.moonmind import encode
 from interlock.api.moonmind.jobs import BASE
+from interlock.api.moonmind.requests import Asked, stripped
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.token import Token
 from interlock.wire import TokenRequest
@@ -48,7 +48,7 @@ async def create_worker_token(call: Call[NewWorkerToken, Nothing]) -> Answer:
         capabilities=_named(body.capabilities),
     )
     minted = await call.engine.tokens.create(call.who, request, for_moonmind=True)
-    return answer({"token": minted.text, "workerToken": shown.token(minted.token)}, 201)
+    return answer({"token": minted.text, "workerToken": encode.token(minted.token)}, 201)
 
 
 @routes.add("GET", f"{BASE}/workers/tokens", roles=["admin"], query=TokenQuery, answers={200: None})
@@ -62,13 +62,13 @@ async def list_worker_tokens(call: Call[None, TokenQuery]) -> Answer:
         if len(page) < PAGE:
             break
         before = page[-1].id
-    return answer({"items": [shown.token(one) for one in found[: call.query.limit]]})
+    return answer({"items": [encode.token(one) for one in found[: call.query.limit]]})
 
 
 @routes.add("POST", f"{BASE}/workers/tokens/{{id}}/revoke", roles=["admin"], answers={200: None})
 async def revoke_worker_token(call: Call[None, Nothing]) -> Answer:
     """End a token for good; one that is no worker's is not known here."""
-    return answer(shown.token(await call.engine.tokens.revoke(call.who, call.path["id"], of_worker=True)))
+    return answer(encode.token(await call.engine.tokens.revoke(call.who, call.path["id"], of_worker=True)))
 
 
 def _named(values: list[str] | None) -> list[str] | None:

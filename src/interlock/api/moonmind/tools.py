@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from interlock.api.face import Lenient
-from interlock.api.moonmind import shown
+from interlock.api.moonmind import encode
 from interlock.api.moonmind.artifacts import keep
-from interlock.api.moonmind.bodies import Asked, Text
-from interlock.api.moonmind.door import refused
-from interlock.api.moonmind.queue import (
+from interlock.api.moonmind.auth import refused
+from interlock.api.moonmind.requests import Asked, Text
+from interlock.api.moonmind.service import (
     CancelJob,
     Claim,
     Completed,
@@ -94,7 +94,7 @@ async def _upload(call: Call[Any, Any], desk: Queue, asked: UploadArtifact) -> d
         call.engine, call.who.tenant, desk, asked.job_id, worker_id=asked.worker_id, name=asked.name,
         content=asked.content_base64, content_type=asked.content_type, digest=asked.digest,
     )  # fmt: skip
-    return shown.artifact(kept)
+    return encode.artifact(kept)
 
 
 TOOLS: Final = {

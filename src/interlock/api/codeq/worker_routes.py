@@ -9,8 +9,8 @@ import msgspec
 
 from interlock import wire
 from interlock.api import auth
-from interlock.api.codeq import shown
-from interlock.api.codeq.door import refused
+from interlock.api.codeq import encode
+from interlock.api.codeq.auth import refused
 from interlock.api.codeq.tasks import LARGEST_BATCH_BODY, MOST_AT_ONCE
 from interlock.api.face import Lenient, Said
 from interlock.api.native.shown import kept
@@ -112,7 +112,7 @@ async def claim_task(call: Call[Claim, Nothing]) -> Answer:
     seconds = min(max(body.wait_seconds or 0.0, 0.0), LONGEST_WAIT_SECONDS)
     if not jobs and seconds:
         jobs = await claim_patiently(call, ask, seconds, in_order=commands)
-    return answer((await shown.tasks(call, jobs))[0]) if jobs else _nothing()
+    return answer((await encode.tasks(call, jobs))[0]) if jobs else _nothing()
 
 
 @routes.add("POST", f"{BASE}/tasks/claim/batch", roles=["work"], body=ClaimMany, answers={200: None, 204: None})
@@ -126,7 +126,7 @@ async def claim_tasks(call: Call[ClaimMany, Nothing]) -> Answer:
         raise refused(400, f"count exceeds maximum of {MOST_CLAIMED}")
     ask = _ask(call, body.commands, body.lease_seconds)._replace(limit=count)
     jobs = await call.engine.leases.claim(call.who.tenant, ask, in_order=body.commands or ())
-    return answer({"tasks": await shown.tasks(call, jobs)}) if jobs else _nothing()
+    return answer({"tasks": await encode.tasks(call, jobs)}) if jobs else _nothing()
 
 
 @routes.add(
@@ -195,7 +195,7 @@ async def submit_result(call: Call[Submit, Nothing]) -> Answer:
             raise given.error
     except (NotFound, Conflict) as refusal:
         raise refused(*await _why(call, refusal, order.id, unknown="task not found")) from None
-    return answer(await shown.result(call, await call.engine.reads.job(call.who.tenant, given.id)))
+    return answer(await encode.result(call, await call.engine.reads.job(call.who.tenant, given.id)))
 
 
 @routes.add(
@@ -227,7 +227,7 @@ async def _submitted(call: Call[Any, Any], item: SubmitOne) -> dict[str, Any]:
     except Error as error:
         return {"taskId": item.task_id, "error": str(error)}
     job = await call.engine.reads.job(call.who.tenant, given.id)
-    return {"taskId": item.task_id, "result": await shown.result(call, job)}
+    return {"taskId": item.task_id, "result": await encode.result(call, job)}
 
 
 def _finish(call: Call[Any, Any], task_id: str, body: Submit) -> Finish:

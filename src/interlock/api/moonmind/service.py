@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api.face import Lenient
-from interlock.api.moonmind import shown
-from interlock.api.moonmind.bodies import Asked, Text, stripped
-from interlock.api.moonmind.door import refused
+from interlock.api.moonmind import encode
+from interlock.api.moonmind.auth import refused
+from interlock.api.moonmind.requests import Asked, Text, stripped
 from interlock.api.routes import ABSENT
 from interlock.domain import principal
 from interlock.domain.artifact import Holder
@@ -143,15 +143,15 @@ class Queue:
         return await self.get((await self._engine.jobs.enqueue(self._who, request)).id)
 
     async def get(self, job_id: str) -> dict[str, Any]:
-        return shown.job(await self._job(job_id))
+        return encode.job(await self._job(job_id))
 
     async def list(self, query: ListJobs) -> dict[str, Any]:
-        if query.status is not None and query.status not in shown.STATUSES:
+        if query.status is not None and query.status not in encode.STATUSES:
             raise refused(422, "invalid_status_filter", f"{query.status!r} is no status")
-        statuses = () if query.status is None else shown.STATUSES[query.status]
+        statuses = () if query.status is None else encode.STATUSES[query.status]
         found = await self._engine.reads.jobs(self._who.tenant, Filter(statuses, type=query.type, limit=query.limit))
         jobs = await self._engine.reads.some(self._who.tenant, [job.id for job in found])
-        return {"items": [shown.job(job) for job in jobs]}
+        return {"items": [encode.job(job) for job in jobs]}
 
     async def claim(self, asked: Claim) -> dict[str, Any]:
         who, policy = self._who, self._who.policy
@@ -168,7 +168,7 @@ class Queue:
         if ask.types is not None and not ask.types:
             raise refused(403, "worker_not_authorized", "none of these types is allowed to this worker")
         jobs = await self._engine.leases.claim(who.tenant, ask)
-        return {"job": shown.job(jobs[0]) if jobs else None}
+        return {"job": encode.job(jobs[0]) if jobs else None}
 
     async def heartbeat(self, job_id: str, asked: Heartbeat) -> dict[str, Any]:
         beat = Beat(job_id, ANY_FENCE, self._worker(asked.worker_id), _lease(asked.lease_seconds))
@@ -201,7 +201,7 @@ class Queue:
         if job.status is Status.CANCELLED:
             *_, end = await self._engine.reads.history(self._who.tenant, job.id)
             if end.actor == principal.worker(worker):
-                return shown.job(job)
+                return encode.job(job)
         return await self._finished(CancelAck(job_id, ANY_FENCE, worker))
 
     async def cancel(self, job_id: str, asked: CancelJob) -> dict[str, Any]:
@@ -253,7 +253,7 @@ class Queue:
         job = await self._job(job_id)
         if job.status is Status.RUNNING and job.worker != worker:
             return refused(409, "job_ownership_mismatch", f"job {job.id} is held by another worker")
-        return refused(409, "job_state_conflict", f"job {job.id} is {shown.job(job)['status']}")
+        return refused(409, "job_state_conflict", f"job {job.id} is {encode.job(job)['status']}")
 
     async def _job(self, job_id: str) -> Job:
         return await self._engine.reads.job(self._who.tenant, wire.job_id(job_id))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.api import auth
-from interlock.api.codeq.callers import Callers
-from interlock.api.codeq.claims import ADMIN, Claims
+from interlock.api.codeq.credentials import Callers
+from interlock.api.codeq.jwt_claims import ADMIN, Claims
 from interlock.api.face import Said
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from interlock.api.codeq.claims import Claims
+from interlock.api.codeq.jwt_claims import Claims
 from interlock.domain.token import fingerprint
 from interlock.errors import Invalid, Unauthenticated
 
