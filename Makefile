@@ -2,6 +2,6 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: up test check bench lock
-up test check bench lock:
+.PHONY: up test check docs bench lock
+up test check docs bench lock:
 	@$(PYTHON) dev.py $@ $(ARGS)

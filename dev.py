@@ -80,45 +80,53 @@ def alone() -> Iterator[None]:
         os.close(handle)
 
 
-def wanted_stamp() -> str:
-    """What the environment depends on; when any of it changes, the environment is made anew."""
+def wanted_stamp(locks: Sequence[Path]) -> str:
+    """Return what the environment depends on; when any of it changes, the environment is made again."""
     lines = [f"python {sys.version.split()[0]} {PYTHON}", f"at {VENV}"]
-    for path in (ROOT / "pyproject.toml", RUN_LOCK, TEST_LOCK):
+    for path in (ROOT / "pyproject.toml", *locks):
         lines.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
     return "\n".join(lines) + "\n"
 
 
-def setup() -> None:
-    """Make `.venv` from the hash-pinned requirements, unless it already matches them."""
+def setup(*, to_run_only: bool = False) -> None:
+    """Make `.venv` from the hash-pinned requirements, unless it already matches them.
+
+    Running needs the packages of run.txt only. Tests need those of test.txt, which contains them: they are added to
+    an environment that was made to run, and an environment that was made for tests also runs.
+    """
     with alone():
-        stamp = wanted_stamp()
-        if STAMP.is_file() and STAMP.read_text() == stamp:
+        to_run, to_test = wanted_stamp([RUN_LOCK]), wanted_stamp([RUN_LOCK, TEST_LOCK])
+        current = STAMP.read_text() if STAMP.is_file() else ""
+        if current == to_test or (to_run_only and current == to_run):
             return
         began = time.monotonic()
         uv = shutil.which("uv")
-        say(f"making .venv with {'uv' if uv else 'venv and pip'}, Python {sys.version.split()[0]}")
-        if VENV.exists():
-            shutil.rmtree(VENV)
+        if current != to_run:
+            say(f"making .venv with {'uv' if uv else 'venv and pip'}, Python {sys.version.split()[0]}")
+            if VENV.exists():
+                shutil.rmtree(VENV)
+            need([uv, "venv", "--quiet", "--python", PYTHON, VENV] if uv else [PYTHON, "-m", "venv", VENV])
+        STAMP.unlink(missing_ok=True)
         install: list[str | Path]
         if uv:
-            need([uv, "venv", "--quiet", "--python", PYTHON, VENV])
             install = [uv, "pip", "install", "--quiet", "--python", BIN / "python"]
         else:
-            need([PYTHON, "-m", "venv", VENV])
             install = [BIN / "python", "-m", "pip", "install", "--quiet", "--no-input"]
             install.append("--disable-pip-version-check")
-        pins = sum("==" in line for line in TEST_LOCK.read_text().splitlines())
+        lock = RUN_LOCK if to_run_only else TEST_LOCK
+        pins = sum("==" in line for line in lock.read_text().splitlines())
         say(f"installing {pins} pinned packages (up to a few minutes when nothing is cached)")
-        need([*install, "--require-hashes", "-r", TEST_LOCK])
+        need([*install, "--require-hashes", "-r", lock])
         say("installing interlock itself, editable")
-        need([*install, "--no-deps", "--no-build-isolation", "-e", ROOT])
-        STAMP.write_text(stamp)
+        # The build tools are part of the test lock; to run, pip gets them for the moment of the build.
+        need([*install, "--no-deps", *([] if to_run_only else ["--no-build-isolation"]), "-e", ROOT])
+        STAMP.write_text(to_run if to_run_only else to_test)
         say(f"environment ready after {time.monotonic() - began:.0f} s")
 
 
 def up(arguments: Sequence[str]) -> NoReturn:
     """Become `interlock up` in the current directory: signals and the exit code are then its own."""
-    setup()
+    setup(to_run_only=True)
     command = [str(BIN / "interlock"), "up", *arguments]
     say(shlex.join(["interlock", *command[1:]]))
     os.execv(command[0], command)
@@ -166,6 +174,14 @@ def browser() -> None:
 def worker_count() -> int:
     """One more than there are processors: while a test waits for a disk or a clock, another goes on."""
     return min((os.cpu_count() or 1) + 1, 8)
+
+
+def docs(arguments: Sequence[str]) -> int:
+    """Build the documentation site into `site/`; a broken link is an error."""
+    setup()
+    command = ["mkdocs", "build", "--strict", *arguments]
+    say(shlex.join(command))
+    return call([BIN / "python", "-m", *command], env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 def bench(arguments: Sequence[str]) -> int:
@@ -220,6 +236,7 @@ def parser() -> argparse.ArgumentParser:
     add("up", "set up, then serve and run the demo on SQLite in the current directory", passes_on="`interlock up`")
     tests = add("test", "set up, then run the checks and every test", passes_on="pytest")
     tests.add_argument("--fast", action="store_true", help="no checks, and the short form of long tests")
+    add("docs", "set up, then build the documentation site into site/", passes_on="`mkdocs build`")
     add("check", "set up, then check formatting, lint and types")
     add("bench", "set up, then run the benchmarks: all, or `engines`, `worker` or `peers`", passes_on="each of them")
     locks = add("lock", "write the hash-pinned requirement files anew (needs the network)")
@@ -234,6 +251,8 @@ def run(command: str, options: argparse.Namespace, passed_on: Sequence[str]) -> 
         return test(fast=options.fast, arguments=passed_on)
     if command == "check":
         return check()
+    if command == "docs":
+        return docs(passed_on)
     if command == "bench":
         return bench(passed_on)
     if command == "lock":
@@ -247,7 +266,7 @@ def main(argv: Sequence[str]) -> int:
     options, passed_on = parser().parse_known_args(argv)
     if passed_on[:1] == ["--"]:
         del passed_on[0]
-    if passed_on and options.command not in ("up", "test", "bench"):
+    if passed_on and options.command not in ("up", "test", "bench", "docs"):
         parser().error(f"{options.command} does not take: {shlex.join(passed_on)}")
     try:
         return run(options.command, options, passed_on)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from interlock import errors
@@ -16,6 +18,7 @@ from interlock.cli.main import app
 from interlock.config import PREFIX, Settings
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.webhook import EVENTS
+from interlock.shown import JobShown
 
 pytest_plugins = ["pytester"]
 
@@ -149,6 +152,34 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 def without_ids_and_times(text: str) -> list[str]:
     return TIME.sub("TIME", ID.sub("ID", text)).split()
+
+
+def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "search" / "search_index.json").stat().st_size > 100_000
+
+
+def test_the_diagrams_are_those_of_the_script() -> None:
+    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "tools" / "diagrams.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    for name, drawing in script.diagrams().items():
+        assert (DOCS / "images" / name).read_text() == drawing, "write them again: python tools/diagrams.py"
+
+
+def test_every_field_of_a_job_is_documented() -> None:
+    documented = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "job.md").read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(field.name for field in msgspec.structs.fields(JobShown))
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def blocks(text: str, language: str) -> list[str]:
