@@ -73,7 +73,7 @@ def test_every_verb_of_the_history_is_documented() -> None:
 
 
 def test_every_event_of_a_webhook_is_documented() -> None:
-    text = (DOCS / "how-to/receive-webhooks.md").read_text()
+    text = (DOCS / "reference/webhook-events.md").read_text()
     assert [event for event in EVENTS if f"`{event}`" not in text] == []
 
 
