@@ -20,8 +20,8 @@ from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
 from interlock.errors import Error, Invalid, NotFound, TooLarge
 
 T = TypeVar("T")
-_FIRST_INSTANT: Final = moment.micros(datetime.min.replace(tzinfo=UTC))
-_LAST_INSTANT: Final = moment.micros(datetime.max.replace(tzinfo=UTC))
+FIRST_INSTANT: Final = moment.micros(datetime.min.replace(tzinfo=UTC))
+LAST_INSTANT: Final = moment.micros(datetime.max.replace(tzinfo=UTC))
 REMARK_BYTES: Final = 8 * 1024
 TAGS_BYTES: Final = 8 * 1024
 LONGEST_DELAY_SECONDS: Final = 10 * 365 * 86_400
@@ -332,7 +332,7 @@ def instant(value: datetime | None, field: str) -> int | None:
     if value.tzinfo is None:
         raise Invalid(f"{field} needs an offset, such as 2027-01-31T12:00:00Z", pointer=f"/{field}")
     micros = moment.micros(value)
-    if not _FIRST_INSTANT <= micros <= _LAST_INSTANT:
+    if not FIRST_INSTANT <= micros <= LAST_INSTANT:
         raise Invalid(f"{field} is outside the years 1 to 9999 in UTC", pointer=f"/{field}")
     return micros
 

@@ -241,6 +241,30 @@ async def test_steps_are_kept_once_and_come_with_the_next_claim(api: Api) -> Non
     assert [s["name"] for s in page["items"]] == ["search"]
 
 
+async def test_an_event_has_the_time_of_its_record_and_of_its_arrival(api: Api) -> None:
+    job = await api.running()
+    path, fence = f"/v1/jobs/{job['id']}/events", job["lease"]["fence"]
+    recorded = ["2001-01-01T00:00:00Z", job["run_started_at"], "2999-12-31T23:59:59+01:00", None]
+    told = [{"message": "m"} | ({} if at is None else {"at": at}) for at in recorded]
+    assert api.ok(await api.post(path, {"fence": fence, "events": told}), 201) == {"seqs": [1, 2, 3, 4]}
+    early, exact, late, plain = api.ok(await api.get(path))["items"]
+    assert early["at"] == exact["at"] == job["run_started_at"]
+    assert late["at"] == plain["at"] == plain["received_at"] == early["received_at"]
+    bad = {"message": "m", "at": "2001-01-01T00:00:00"}
+    answer = await api.post(path, {"fence": fence, "events": [{"message": "m"}, bad]})
+    assert problem(answer, 422, "invalid")["errors"][0]["pointer"] == "/events/1/at"
+
+
+@pytest.mark.parametrize("message", ["", "  ", "\n"])
+async def test_a_blank_message_is_rejected(api: Api, message: str) -> None:
+    job = await api.running()
+    path, body = f"/v1/jobs/{job['id']}", {"fence": job["lease"]["fence"], "events": [{"message": message}]}
+    for call in ("events", "heartbeat"):
+        error = problem(await api.post(f"{path}/{call}", body), 422, "invalid")
+        assert error["errors"][0]["pointer"] == "/events/0/message"
+    assert api.ok(await api.get(f"{path}/events"))["items"] == []
+
+
 async def test_events_are_numbered_and_the_same_id_adds_nothing(api: Api) -> None:
     job = await api.running()
     event = {"message": "one", "id": NEVER, "level": "warn", "payload": {"p": 1}}

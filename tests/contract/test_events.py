@@ -78,7 +78,17 @@ async def test_an_event_is_kept_and_shown(desk: Desk) -> None:
     told = event("half way", level=Level.WARN, payload='{"progress": 0.5}', sanitized=True)
     assert await tell(desk, report(job, told)) == (1,)
     assert await events(desk, job.id) == [
-        EventRow(job.id, 1, told.id, Level.WARN, "half way", '{"progress": 0.5}', desk.clock.now, sanitized=True)
+        EventRow(
+            job.id,
+            1,
+            told.id,
+            Level.WARN,
+            "half way",
+            '{"progress": 0.5}',
+            desk.clock.now,
+            desk.clock.now,
+            sanitized=True,
+        )
     ]
 
 
@@ -257,10 +267,29 @@ async def test_message_and_payload_come_back_byte_for_byte(desk: Desk) -> None:
     assert [fed.event for fed in await feed(desk, at_least=len(told))] == await events(desk, job.id)
 
 
-async def test_an_empty_message_is_kept(desk: Desk) -> None:
+@pytest.mark.parametrize(("offset", "kept"), [(-999, 0), (0, 0), (3, 3), (5, 5), (999, 5)])
+async def test_an_event_keeps_the_time_it_was_recorded_within_its_lease(desk: Desk, offset: int, kept: int) -> None:
     job = await desk.running()
-    await tell(desk, report(job, event("")))
-    assert [(row.message, row.payload) for row in await events(desk, job.id)] == [("", None)]
+    began = desk.clock.now
+    desk.clock.advance(5)
+    await tell(desk, report(job, event("b", at=began + offset * SECOND), event("a"), event("c", at=began + SECOND)))
+    rows = await events(desk, job.id)
+    assert [row.at - began for row in rows] == [kept * SECOND, 5 * SECOND, SECOND]
+    assert [row.received_at - began for row in rows] == [5 * SECOND] * 3
+    assert [(row.seq, row.message) for row in rows] == [(1, "b"), (2, "a"), (3, "c")]  # as they arrived
+    assert [fed.event for fed in await feed(desk, at_least=3)] == rows
+
+
+async def test_a_later_lease_moves_the_earliest_time_of_an_event(desk: Desk) -> None:
+    first = await desk.running()
+    desk.clock.advance(5)
+    await desk.do(release(first))
+    (second,) = await desk.claim()
+    desk.clock.advance(5)
+    (pulse,) = await desk.store.heartbeat(desk.tenant, [beat(second, events=(event(at=desk.clock.now - 7 * SECOND),))])
+    assert isinstance(pulse, Pulse)
+    (row,) = await events(desk, first.id)
+    assert (row.at, row.received_at) == (desk.clock.now - 5 * SECOND, desk.clock.now)
 
 
 async def test_tenants_never_see_or_touch_each_others_events(desk: Desk, rival: Desk) -> None:

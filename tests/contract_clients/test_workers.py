@@ -270,6 +270,19 @@ async def test_a_message_that_is_too_long_is_cut_and_neither_lost_nor_refused(de
     assert [row.message for row in await desk.client.events(job.id)] == ["é" * 4094 + "…", "x" * 8186 + "…"]
 
 
+async def test_an_event_carries_the_time_at_which_it_was_recorded(desk: Desk) -> None:
+    job = await desk.running()
+    began = desk.clock.now
+    desk.clock.advance(4)
+    told = Report(*holder(job), (event(at=began + SECOND), event(at=began - SECOND), event()))
+    assert await desk.client.add_events([told]) == [(1, 2, 3)]
+    (answer,) = await desk.client.heartbeats([Beat(*holder(job), events=(event(at=began + 2 * SECOND),))])
+    assert given(answer).id == job.id
+    rows = await desk.client.events(job.id)
+    assert [(row.at - began) // SECOND for row in rows] == [1, 0, 4, 2]
+    assert [(row.received_at - began) // SECOND for row in rows] == [4] * 4
+
+
 async def test_events_are_read_from_any_number_on(desk: Desk) -> None:
     job = await desk.running()
     for start in range(0, 450, 150):

@@ -136,12 +136,24 @@ async def test_events_are_told_and_read_by_the_tenant(interlock_engine: Engine, 
 async def test_message_and_payload_share_8_kib(interlock_engine: Engine, job: Job) -> None:
     payload = '"' + "x" * (EVENT - 3) + '"'
     assert await interlock_engine.progress.add_events("acme", report(job, event("m", payload))) == (1,)
-    for too_large in (event("mm", payload), event("", payload + "  ")):
+    for too_large in (event("mm", payload), event("m", payload + " ")):
         with pytest.raises(TooLarge) as caught:
             await interlock_engine.progress.add_events("acme", report(job, too_large))
         assert (caught.value.size, caught.value.limit) == (EVENT + 1, EVENT)
     (row,) = await interlock_engine.progress.events("acme", job.id)
     assert (row.message, row.payload) == ("m", payload)
+
+
+@pytest.mark.parametrize("message", ["", " ", "\n\t", "\u00a0\u2003", "\u200b"])
+async def test_a_blank_message_is_rejected(interlock_engine: Engine, job: Job, message: str) -> None:
+    told = report(job, event("a"), event(message))
+    with pytest.raises(Invalid) as caught:
+        await interlock_engine.progress.add_events("acme", told)
+    assert caught.value.pointer == "/events/1/message"
+    (answer,) = await interlock_engine.leases.heartbeats("acme", [Beat(job.id, job.fence, "w", events=told.events)])
+    assert isinstance(answer, Refused)
+    assert isinstance(answer.error, Invalid)
+    assert await interlock_engine.progress.events("acme", job.id) == []
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "🐢"])

@@ -58,7 +58,9 @@ class Progress(Jobs):
         told = self.events[job_id]
         for event in events:
             if event.id not in {row.id for row in told}:
-                told.append(EventRow(job_id, len(told) + 1, *event[:4], now, event.sanitized))
+                began = self.jobs[job_id].run_started_at or now
+                at = now if event.at is None else min(max(event.at, began), now)
+                told.append(EventRow(job_id, len(told) + 1, *event[:4], at, now, event.sanitized))
         return tuple(row.seq for event in events for row in told if row.id == event.id)
 
     def save(self, steps: Sequence[Step], now: int) -> list[StepRow | str]:

@@ -202,6 +202,37 @@ async def test_what_a_task_tells_at_its_very_end_is_not_lost(app: StoreApp) -> N
         assert [event.message async for event in handle.tail()] == ["all done"]
 
 
+async def test_a_message_sent_before_a_step_stands_before_it(app: StoreApp, clock: ManualClock) -> None:
+    """Events are sent together at the end of the run; each has the time at which the task recorded it."""
+
+    @app.task
+    async def talks(ctx: interlock.Context) -> None:
+        ctx.event("before")
+        clock.advance(25)
+        await ctx.step("work", str)
+        ctx.event("after")
+        clock.advance(25)
+
+    handle = await talks.enqueue()
+    await app.drain(heartbeat_seconds=20)  # later than the run takes
+    before, after = await handle.events()
+    (step,) = await app.engine.progress.steps(TENANT, handle.id)
+    assert before.at < step.at <= after.at <= clock.now
+    assert before.received_at == after.received_at == clock.now
+
+
+async def test_a_blank_message_fails_where_it_is_written(app: StoreApp) -> None:
+    @app.task(max_attempts=1)
+    async def silent(ctx: interlock.Context) -> None:
+        ctx.event(TimeoutError())  # type: ignore[arg-type]
+        ctx.event(" ")
+
+    handle = await silent.enqueue()
+    await app.drain()
+    assert "expected text that people can read" in ((await app.job(handle.id)).error or "")
+    assert [event.message for event in await handle.events()] == ["TimeoutError"]
+
+
 async def test_an_event_is_told_once_per_attempt_however_often_the_run_is_resumed(
     app: StoreApp, clock: ManualClock
 ) -> None:

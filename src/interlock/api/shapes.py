@@ -210,7 +210,7 @@ class StepPage(Shape, frozen=True, kw_only=True):
 
 
 class Event(Shape, frozen=True, kw_only=True):
-    """A message about the progress of a job."""
+    """A message about the progress of a job; `at` is when its worker recorded it."""
 
     id: str
     seq: int
@@ -220,6 +220,7 @@ class Event(Shape, frozen=True, kw_only=True):
     payload: Any
     sanitized: bool
     at: datetime
+    received_at: datetime
 
 
 class EventPage(Shape, frozen=True, kw_only=True):

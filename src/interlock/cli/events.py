@@ -91,7 +91,8 @@ def _print(rows: list[EventRow], common: Anywhere, *, with_job: bool) -> None:
     for row in rows:
         if common.json:
             payload = None if row.payload is None else msgspec.Raw(row.payload.encode())
-            shown: dict[str, Any] = row._asdict() | {"payload": payload, "at": wire.when(row.at)}
+            times = {"at": wire.when(row.at), "received_at": wire.when(row.received_at)}
+            shown: dict[str, Any] = row._asdict() | {"payload": payload} | times
             sys.stdout.write(output.json_line(shown))
         else:
             parts = [wire.when(row.at), *([row.job_id] if with_job else []), f"{row.level:<5}", row.message]

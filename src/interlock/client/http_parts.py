@@ -143,7 +143,8 @@ def step(step: Step, worker: str) -> bytes:
 def event(event: Event) -> bytes:
     """An event as the engine would keep it: over HTTP a message that is too long is refused."""
     payload, message = raw(event.payload, "event"), fitted(event.message, event.payload, wire.LIMITS.event)
-    return encoded({"id": event.id, "level": str(event.level), "message": message, "payload": payload})
+    at = None if event.at is None else wire.when(event.at)
+    return encoded({"id": event.id, "level": str(event.level), "message": message, "payload": payload, "at": at})
 
 
 def gate(gate: OpenGate, worker: str) -> bytes:

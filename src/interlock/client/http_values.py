@@ -172,6 +172,7 @@ class EventShape(Struct):
     message: str
     payload: Raw
     at: datetime
+    received_at: datetime
     sanitized: bool
 
 

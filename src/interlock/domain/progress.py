@@ -75,6 +75,7 @@ class Event(NamedTuple):
     message: str
     payload: str | None = None  # JSON
     sanitized: bool = False
+    at: int | None = None  # when the worker recorded it, kept within its lease; None: when it arrives
 
 
 class Report(NamedTuple):
@@ -100,7 +101,7 @@ class Telling(Protocol):
 
 
 class EventRow(NamedTuple):
-    """An event as it was kept; `seq` counts the events of its job, in the order they were told."""
+    """An event as it was kept; `seq` counts the events of its job, in the order they arrived."""
 
     job_id: str
     seq: int
@@ -108,7 +109,8 @@ class EventRow(NamedTuple):
     level: Level
     message: str
     payload: str | None  # JSON
-    at: int
+    at: int  # when the worker recorded it
+    received_at: int
     sanitized: bool
 
 

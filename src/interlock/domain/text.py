@@ -160,6 +160,11 @@ def is_visible_name(value: str, *, limit: int = 200) -> bool:
     return 1 <= len(value) <= limit and _is_visible(value)
 
 
+def is_blank(value: str) -> bool:
+    """Tell whether a text shows nothing: it is empty, or all space, controls and characters without a width."""
+    return all(c.isspace() or unicodedata.category(c) in _UNSEEN or unicodedata.category(c) == "Cc" for c in value)
+
+
 @lru_cache(1024)  # most requests name the same few types and workers
 def _is_visible(value: str) -> bool:
     if value != value.strip():

@@ -193,7 +193,12 @@ def _mended_event(event: Event, pointer: str, limit: int) -> Event:
         mended = mended or replaced
     message, replaced = text.mend_text(event.message)
     mended = mended or replaced or "\x00" in message
-    return Event(id, level, fitted(message.replace("\x00", "\ufffd"), payload, limit), payload, mended)
+    message = message.replace("\x00", "\ufffd")
+    if text.is_blank(message):
+        raise Invalid(f"message is {message[:20]!r}: expected text that people can read", pointer=f"{pointer}/message")
+    if event.at is not None:
+        wire.whole(event.at, "at", wire.FIRST_INSTANT, wire.LAST_INSTANT)
+    return Event(id, level, fitted(message, payload, limit), payload, mended, event.at)
 
 
 def _page_of(job_id: str, after: int, limit: int) -> str:

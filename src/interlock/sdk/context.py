@@ -19,11 +19,12 @@ from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.job import Checkpoint, Job
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.progress import Event, Level, Report, Step
-from interlock.domain.text import is_visible_name
+from interlock.domain.text import is_blank, is_visible_name
 from interlock.domain.usage import USAGE, kept_by, summed, together
 from interlock.errors import IdempotencyKeyReuse, Indeterminate, Unavailable
 from interlock.sdk import values
 from interlock.sdk.blocking import blocking
+from interlock.sdk.clock import ServerClock
 from interlock.sdk.handle import JobHandle, outcome
 from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, StepMismatch, in_seconds
 from interlock.sdk.replay import APPROVAL, Answer, Memory, identity_of, question
@@ -44,7 +45,14 @@ MOST_UPLOADS: Final = 5  # of one file, each as patient as its client
 class Context:
     """One run of one job. What it saves counts only as long as its grant does."""
 
-    def __init__(self, grant: Grant, client: Client, loop: asyncio.AbstractEventLoop, threads: Threads) -> None:
+    def __init__(
+        self,
+        grant: Grant,
+        client: Client,
+        loop: asyncio.AbstractEventLoop,
+        threads: Threads,
+        received: int | None = None,
+    ) -> None:
         self.job: Job = grant.job
         self.cancelled = False  # an asynchronous task is interrupted, a blocking one must look here
         self._client = client
@@ -57,6 +65,7 @@ class Context:
         self._saving, self._asking = asyncio.Lock(), asyncio.Lock()
         self._is_gated = False
         self._events: list[Event] = []
+        self._clock = ServerClock(grant.job.run_started_at, received)
         self._said: Counter[tuple[str, str, str | None]] = Counter()
         self._usage: defaultdict[str, float] = defaultdict(int)
         self._children = 0
@@ -92,6 +101,7 @@ class Context:
             values.decode(result, _returned_by(function))  # what no run could read is not kept
             step = Step(*self._holder(), name, occurrence, result, identity)
             kept = await self._insist(lambda: self._client.save_step(step))
+            self._clock.observe(kept.at)
             self._memory.compare(name, kept.function, identity)
         return values.decode(kept.result, _returned_by(function))
 
@@ -109,12 +119,12 @@ class Context:
         A run that goes on after a pause tells what it told before under the same id, so that nobody hears it twice.
         """
         told = _shown(payload) if payload else None
-        message = str(message)  # an exception, say: what is told must not keep the run from being reported
+        message = _text(message)
         said = (level, message, told)
         self._said[said] += 1
         name = repr((self.id, self.attempt, self._said[said], *said))
         id = uuid.UUID(bytes=hashlib.sha256(name.encode()).digest()[:16], version=5)
-        self._events.append(Event(str(id), Level(level), message, told))
+        self._events.append(Event(str(id), Level(level), message, told, at=self._clock.now()))
 
     def progress(self, done: float, message: str = "progress") -> None:
         """Tell how much is done, from 0 to 1."""
@@ -328,6 +338,16 @@ def _check_step(name: object, function: object) -> None:
         raise TypeError("a step is a name, a function and its arguments, not a call: step('search', search, topic)")
     if name in (APPROVAL, USAGE):
         raise ValueError(f"{name!r} is a name of Interlock's own; give the step another one")
+
+
+def _text(message: object) -> str:
+    """The message of an event: an exception is its text, or its name if it has none."""
+    text = str(message)
+    if not is_blank(text):
+        return text
+    if isinstance(message, str):
+        raise ValueError(f"message is {message[:20]!r}: expected text that people can read")
+    return type(message).__name__
 
 
 def _shown(payload: Mapping[str, Any]) -> str:

@@ -230,7 +230,7 @@ class Worker:
         self._running += 1
         self._runs += 1
         if run.task.signature.context is not None:
-            run.context = Context(run.grant, self._client, self._loop, self._threads)
+            run.context = Context(run.grant, self._client, self._loop, self._threads, run.received)
         run.handle = self._loop.create_task(self._carry(run))
 
     async def _carry(self, run: Run) -> None:

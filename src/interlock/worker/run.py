@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from enum import IntEnum
 from typing import Any
 
@@ -26,8 +27,8 @@ class Run:
     """A job that this worker holds."""
 
     __slots__ = (
-        "abandoned", "claim", "context", "ending", "grant", "handle", "holder", "job", "key", "task", "telling",
-        "timer",
+        "abandoned", "claim", "context", "ending", "grant", "handle", "holder", "job", "key", "received", "task",
+        "telling", "timer",
     )  # fmt: skip
 
     def __init__(self, grant: Grant, task: Task[..., Any], claim: Claim) -> None:
@@ -37,6 +38,7 @@ class Run:
         self.holder = (grant.job.id, grant.job.fence, grant.job.worker or "")
         self.task = task
         self.claim = claim
+        self.received = time.monotonic_ns()
         self.context: Context | None = None
         self.ending: Ending | None = None
         self.handle: asyncio.Task[None] | None = None

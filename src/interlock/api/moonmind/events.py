@@ -156,7 +156,7 @@ class _Watch:
             more = len(events) == LONGEST_PAGE
             page: list[Told] = []
             for row in events:
-                while others and others[0].at < row.at:
+                while others and others[0].at < row.received_at:
                     page.append(others.popleft())
                 page.append(_told(row))
                 self._seq = row.seq
@@ -181,7 +181,7 @@ class _Watch:
 
 
 def _told(row: EventRow) -> Told:
-    return _event(row.at, row.id, row.job_id, row.level, row.message, raw(row.payload))
+    return _event(row.received_at, row.id, row.job_id, row.level, row.message, raw(row.payload))
 
 
 def _uploaded(artifact: Artifact) -> Told:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -47,18 +48,23 @@ class CheckpointPart(Request, frozen=True, kw_only=True):
 
 
 class EventPart(Request, frozen=True, kw_only=True):
-    """A message about progress; the same id again adds nothing."""
+    """A message about progress; the same id again adds nothing.
+
+    `at` is when it was recorded, if it is sent later; a time outside the lease counts as its begin, or as now.
+    """
 
     message: str
     level: Level = Level.INFO
     payload: msgspec.Raw = ABSENT
     id: str | None = None
+    at: datetime | None = None
 
     def event(self, *, sanitized: bool, limit: int) -> Event:
         payload = kept(self.payload)
         if (size := len(self.message.encode()) + len((payload or "").encode())) > limit:
             raise TooLarge("event", size, limit)
-        return Event(_event_id(self.id), self.level, self.message, payload, sanitized)
+        at = wire.instant(self.at, "at")
+        return Event(_event_id(self.id), self.level, self.message, payload, sanitized, at)
 
 
 def events_of(call: Call[Any, Any], parts: Sequence[EventPart], *, sanitized: bool) -> tuple[Event, ...]:

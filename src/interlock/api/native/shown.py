@@ -72,7 +72,8 @@ def step(row: StepRow) -> dict[str, Any]:
 
 
 def event(row: EventRow) -> dict[str, Any]:
-    return row._asdict() | {"payload": raw(row.payload), "at": wire.when(row.at)}
+    times = {"at": wire.when(row.at), "received_at": wire.when(row.received_at)}
+    return row._asdict() | {"payload": raw(row.payload)} | times
 
 
 def raw(text: str | None) -> msgspec.Raw | None:

@@ -14,7 +14,7 @@ async def write(connection: Conn, tenant: str, told: Sequence[Telling]) -> list[
     rows = [(t.id, t.fence, t.worker, e.id, str(e.level), *e[2:]) for t in told for e in t.events]
     if not rows:
         return [() for _ in told]
-    kept = await connection.fetch(call("add_events", 9), tenant, *zip(*rows, strict=True))
+    kept = await connection.fetch(call("add_events", 10), tenant, *zip(*rows, strict=True))
     numbers: dict[int, int] = dict(map(tuple, kept))
     answers: list[tuple[int, ...] | None] = []
     place = 1

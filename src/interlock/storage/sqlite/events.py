@@ -18,14 +18,18 @@ def write(connection: Connection, tenant: str, told: Sequence[Telling]) -> list[
     told_ids = json.dumps([(t.id, e.id) for t in told for e in t.events])
     numbers = {row[:2]: row[2] for row in connection.rows(_SQL["known_events"], {"tenant": tenant, "events": told_ids})}
     job_ids = json.dumps(sorted({t.id for t in told}))
-    last: dict[str, int] = dict(connection.rows(_SQL["last_events"], {"tenant": tenant, "ids": job_ids}))
+    found = connection.rows(_SQL["last_events"], {"tenant": tenant, "ids": job_ids})
+    last: dict[str, int] = {id: seq for id, seq, _ in found}
+    began: dict[str, int] = {id: at for id, _, at in found}
+    now = connection.now
     rows = []
     for t in told:
         for e in t.events:
             if (t.id, e.id) not in numbers:
                 last[t.id] += 1
                 numbers[t.id, e.id] = last[t.id]
-                rows.append((t.id, last[t.id], *e[:4], t.fence, connection.now, e.sanitized))
+                at = now if e.at is None else min(max(e.at, began[t.id]), now)
+                rows.append((t.id, last[t.id], *e[:4], t.fence, at, now, e.sanitized))
     if rows:
         ((turn, epoch),) = connection.rows(_SQL["next_turn"], {"tenant": tenant})
         connection.db.executemany(_SQL["insert_event"], [(tenant, epoch, turn, *row) for row in rows])
@@ -53,6 +57,14 @@ def feed_end(connection: Connection, tenant: str) -> Place:
 
 
 def _row(
-    job_id: str, seq: int, id: str, level: str, message: str, payload: str | None, at: int, sanitized: int
+    job_id: str,
+    seq: int,
+    id: str,
+    level: str,
+    message: str,
+    payload: str | None,
+    at: int,
+    received: int,
+    sanitized: int,
 ) -> EventRow:
-    return EventRow(job_id, seq, id, Level(level), message, payload, at, bool(sanitized))
+    return EventRow(job_id, seq, id, Level(level), message, payload, at, received, bool(sanitized))

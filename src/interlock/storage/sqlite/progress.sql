@@ -33,7 +33,9 @@ SELECT e.job_id, e.id, e.seq FROM json_each(:events) i CROSS JOIN job_event e IN
   ON e.tenant = :tenant AND e.job_id = i.value ->> 0 AND e.id = i.value ->> 1;
 
 -- name: last_events
-SELECT i.value, coalesce((SELECT max(e.seq) FROM job_event e WHERE e.tenant = :tenant AND e.job_id = i.value), 0) FROM json_each(:ids) i;
+-- The number of the last event of each job, and when its lease began.
+SELECT i.value, coalesce((SELECT max(e.seq) FROM job_event e WHERE e.tenant = :tenant AND e.job_id = i.value), 0), j.run_started_at
+FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
 -- name: next_turn
 -- One for each transaction that tells something. There is one writer at a time, so turns rise in the order of commits.
@@ -41,16 +43,16 @@ INSERT INTO event_turn (tenant, last) VALUES (:tenant, 1) ON CONFLICT DO UPDATE 
 RETURNING last, (SELECT value FROM epoch);
 
 -- name: insert_event
-INSERT INTO job_event (tenant, epoch, turn, job_id, seq, id, level, message, payload, fence, at, sanitized)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO job_event (tenant, epoch, turn, job_id, seq, id, level, message, payload, fence, at, received_at, sanitized)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: events
-SELECT e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
-FROM job_event e WHERE e.tenant = :tenant AND e.job_id = :id AND e.seq > :after AND (:since IS NULL OR e.at > :since)
+SELECT e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
+FROM job_event e WHERE e.tenant = :tenant AND e.job_id = :id AND e.seq > :after AND (:since IS NULL OR e.received_at > :since)
 ORDER BY e.seq LIMIT :limit;
 
 -- name: feed
-SELECT e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
+SELECT e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
 FROM job_event e INDEXED BY job_event_feed
 WHERE e.tenant = :tenant AND (e.epoch, e.turn, e.job_id, e.seq) > (:epoch, :turn, :job_id, :seq)
 ORDER BY e.epoch, e.turn, e.job_id, e.seq LIMIT :limit;

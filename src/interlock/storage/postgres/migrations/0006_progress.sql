@@ -32,6 +32,7 @@ create table interlock.job_event (
   turn      bigint      not null,
   fence     bigint      not null,
   at        timestamptz not null,
+  received_at timestamptz not null,
   seq       integer     not null,
   epoch     integer     not null,
   sanitized boolean     not null,
@@ -41,7 +42,8 @@ create table interlock.job_event (
   payload   text collate "C",
   primary key (tenant, job_id, seq),
   constraint job_event_once unique (tenant, job_id, id),
-  constraint level_is_known check (level in ('info', 'warn', 'error'))
+  constraint level_is_known check (level in ('info', 'warn', 'error')),
+  constraint recorded_before_arrival check (at <= received_at)
 );
 create index job_event_feed on interlock.job_event (tenant, epoch, turn, job_id, seq);
 comment on table interlock.job_event is
@@ -57,7 +59,8 @@ comment on column interlock.job_event.level is 'info, warn or error.';
 comment on column interlock.job_event.message is 'A sentence for people.';
 comment on column interlock.job_event.payload is 'Exact JSON text for programs, if any.';
 comment on column interlock.job_event.fence is 'The grant under which it was told.';
-comment on column interlock.job_event.at is 'When it was told.';
+comment on column interlock.job_event.at is 'When the worker recorded it, from the begin of its lease to its arrival.';
+comment on column interlock.job_event.received_at is 'When it arrived.';
 comment on column interlock.job_event.sanitized is 'Whether text that is not Unicode had to be replaced.';
 
 create function interlock.refuse_progress() returns trigger language plpgsql as $$

@@ -74,11 +74,12 @@ end $$;
 -- The second matters: a transaction may have its id long before it gets the lock of a job.
 create or replace function interlock.add_events(
   p_tenant text, ids uuid[], fences bigint[], workers text[], event_ids uuid[], levels text[], messages text[], payloads text[],
-  sanitizeds boolean[]
+  sanitizeds boolean[], ats timestamptz[]
 ) returns table (place bigint, seq integer) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 declare
+  t timestamptz := interlock.clock();
   held boolean[];
   now_epoch integer;
 begin
@@ -89,14 +90,15 @@ begin
   left join (select l.job_id, l.fence, l.worker from interlock.lease l where l.tenant = p_tenant and l.job_id = any(ids)
              order by l.job_id for update) l on l.job_id = u.id and l.fence = u.fence and l.worker = u.worker;
   select value into now_epoch from interlock.epoch;
-  insert into interlock.job_event (tenant, epoch, turn, job_id, seq, id, level, message, payload, fence, at, sanitized)
+  insert into interlock.job_event (tenant, epoch, turn, job_id, seq, id, level, message, payload, fence, at, received_at, sanitized)
   select p_tenant, now_epoch,
     greatest(pg_current_xact_id()::text::bigint, case when b.epoch = now_epoch then b.turn end),
     n.id, coalesce(b.seq, 0) + row_number() over (partition by n.id order by n.place), n.event_id, n.level, n.message, n.payload,
-    n.fence, interlock.clock(), n.sanitized
+    n.fence, case when n.at is null then t else least(t, greatest(n.at,
+      (select j.run_started_at from interlock.job j where j.tenant = p_tenant and j.id = n.id))) end, t, n.sanitized
   from (select distinct on (u.id, u.event_id) u.*
-        from unnest(ids, fences, event_ids, levels, messages, payloads, sanitizeds, held) with ordinality
-          as u(id, fence, event_id, level, message, payload, sanitized, held, place)
+        from unnest(ids, fences, event_ids, levels, messages, payloads, sanitizeds, ats, held) with ordinality
+          as u(id, fence, event_id, level, message, payload, sanitized, at, held, place)
         where u.held and (select e.seq from interlock.job_event e
           where e.tenant = p_tenant and e.job_id = u.id and e.id = u.event_id) is null
         order by u.id, u.event_id, u.place) n
@@ -112,13 +114,13 @@ end $$;
 
 -- The events of one job after a number, and later than a time, oldest first. The lock of its job gave each event its number, so none comes late.
 create or replace function interlock.events(p_tenant text, p_job_id uuid, p_after bigint, p_since timestamptz, p_limit integer)
-returns table (job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz, sanitized boolean)
-  language plpgsql as $$
+returns table (job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz, received_at timestamptz,
+  sanitized boolean) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return query select e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
+  return query select e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
     from interlock.job_event e
-    where e.tenant = p_tenant and e.job_id = p_job_id and e.seq > p_after and (p_since is null or e.at > p_since)
+    where e.tenant = p_tenant and e.job_id = p_job_id and e.seq > p_after and (p_since is null or e.received_at > p_since)
     order by e.seq limit p_limit;
 end $$;
 
@@ -127,7 +129,7 @@ end $$;
 create or replace function interlock.feed(
   p_tenant text, p_epoch bigint, p_turn bigint, p_job_id uuid, p_seq bigint, p_limit integer
 ) returns table (epoch integer, turn bigint, job_id uuid, seq integer, id uuid, level text, message text, payload text, at timestamptz,
-  sanitized boolean) language plpgsql
+  received_at timestamptz, sanitized boolean) language plpgsql
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   horizon bigint := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
@@ -136,7 +138,7 @@ begin
   perform set_config('interlock.tenant', p_tenant, true);
   select value into now_epoch from interlock.epoch;
   return query
-  select e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.sanitized
+  select e.epoch, e.turn, e.job_id, e.seq, e.id, e.level, e.message, e.payload, e.at, e.received_at, e.sanitized
   from interlock.job_event e
   where e.tenant = p_tenant and (e.epoch, e.turn, e.job_id, e.seq) > (p_epoch, p_turn, p_job_id, p_seq)
     and (e.epoch, e.turn) < (now_epoch, horizon)

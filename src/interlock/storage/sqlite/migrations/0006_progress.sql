@@ -16,21 +16,24 @@ CREATE TABLE job_step (
 CREATE UNIQUE INDEX job_step_once ON job_step (tenant, job_id, name, occurrence);
 
 -- epoch and turn put the events of all jobs into one order in which nothing ever appears before what was read already.
+-- at is when the worker recorded an event, from the begin of its lease to its arrival.
 CREATE TABLE job_event (
-  tenant    TEXT NOT NULL,
-  job_id    TEXT NOT NULL,
-  seq       INTEGER NOT NULL,
-  id        TEXT NOT NULL,
-  epoch     INTEGER NOT NULL,
-  turn      INTEGER NOT NULL,
-  fence     INTEGER NOT NULL,
-  at        INTEGER NOT NULL,
-  sanitized INTEGER NOT NULL,
-  level     TEXT NOT NULL,
-  message   TEXT NOT NULL,
-  payload   TEXT,
+  tenant      TEXT NOT NULL,
+  job_id      TEXT NOT NULL,
+  seq         INTEGER NOT NULL,
+  id          TEXT NOT NULL,
+  epoch       INTEGER NOT NULL,
+  turn        INTEGER NOT NULL,
+  fence       INTEGER NOT NULL,
+  at          INTEGER NOT NULL,
+  received_at INTEGER NOT NULL,
+  sanitized   INTEGER NOT NULL,
+  level       TEXT NOT NULL,
+  message     TEXT NOT NULL,
+  payload     TEXT,
   PRIMARY KEY (tenant, job_id, seq),
-  CONSTRAINT level_is_known CHECK (CASE level WHEN 'info' THEN 1 WHEN 'warn' THEN 1 WHEN 'error' THEN 1 ELSE 0 END)
+  CONSTRAINT level_is_known CHECK (CASE level WHEN 'info' THEN 1 WHEN 'warn' THEN 1 WHEN 'error' THEN 1 ELSE 0 END),
+  CONSTRAINT recorded_before_arrival CHECK (at <= received_at)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX job_event_once ON job_event (tenant, job_id, id);
 CREATE INDEX job_event_feed ON job_event (tenant, epoch, turn, job_id, seq);

@@ -1,0 +1,27 @@
+"""The time of the database, as a worker can know it whatever its own clock says."""
+
+from __future__ import annotations
+
+import time
+
+
+class ServerClock:
+    """The greatest lower bound of the database's time: never after it, never before an answer that was seen."""
+
+    def __init__(self, started_at: int | None, received: int | None = None) -> None:
+        """Start from when the lease began, in microseconds, and the monotonic nanosecond when its claim came back."""
+        self._is_known = started_at is not None
+        self._offset = (started_at or 0) - _micros(received)
+
+    def now(self) -> int | None:
+        """The time in microseconds since 1970; None if nothing is known of it."""
+        return _micros(None) + self._offset if self._is_known else None
+
+    def observe(self, at: int) -> None:
+        """Take into account that it was this time when an answer that is here now was made."""
+        self._offset = max(self._offset, at - _micros(None))
+        self._is_known = True
+
+
+def _micros(nanoseconds: int | None) -> int:
+    return (time.monotonic_ns() if nanoseconds is None else nanoseconds) // 1000
