@@ -151,6 +151,17 @@ async def test_types_are_registered_and_payloads_checked(api: Api) -> None:
     problem(await api.get("/v1/types/research"), 404, "not_found")
 
 
+async def test_what_takes_too_long_to_compare_with_a_schema_is_rejected(api: Api) -> None:
+    for pattern in (".{0,3000}z", "[^z]{0,3000}z", "(.{0,100}){0,30}z"):
+        api.ok(await api.put("/v1/types/research", {"schema": {"pattern": pattern}}))
+        rejected = await api.post("/v1/jobs", {"type": "research", "payload": "a" * 5000})
+        assert "simplify the patterns" in problem(rejected, 422, "invalid")["detail"]
+        assert pointer(rejected) == "/payload"
+        assert (await api.enqueue(type="research", payload="abcz"))["payload"] == "abcz"
+    many = {"properties": {f"k{n}": {"pattern": f"^{n}"} for n in range(501)}}
+    assert pointer(await api.put("/v1/types/research", {"schema": many})) == "/schema"
+
+
 async def test_a_lease_is_as_long_as_the_claim_or_the_type_says(api: Api) -> None:
     api.ok(await api.put("/v1/types/long", {"defaults": {"lease_seconds": 600}}))
     start = datetime.fromtimestamp(api.clock.now / 1_000_000, UTC)

@@ -268,6 +268,14 @@ async def test_data_must_fit_the_schema_and_is_kept_byte_for_byte(interlock_engi
     assert bytes(shown.decision(told[job.id])["data"]) == b'{"amount" :  3}'
 
 
+async def test_data_that_takes_too_long_to_compare_with_the_schema_is_rejected(interlock_engine: Engine) -> None:
+    approval = await gate_of(interlock_engine, schema='{"pattern": ".{0,3000}z"}')
+    with pytest.raises(Invalid, match="takes too long to compare with its schema") as caught:
+        await interlock_engine.gates.decide(ADA, approval.id, APPROVE, data=f'"{"a" * 5000}"')
+    assert caught.value.pointer == "/data"
+    assert (await interlock_engine.gates.decide(ADA, approval.id, APPROVE, data='"abcz"')).data == '"abcz"'
+
+
 async def test_an_approval_without_data_takes_what_was_proposed(interlock_engine: Engine) -> None:
     approval = await gate_of(interlock_engine, schema=SCHEMA)
     assert (await interlock_engine.gates.decide(ADA, approval.id, APPROVE)).data is None

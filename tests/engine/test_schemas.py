@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.engine.schemas import MOST_FAULTS, check
+from interlock.engine.schemas import MOST_FAULTS, judge
 from interlock.errors import Invalid
 
 JSON_VALUE = {
@@ -40,7 +40,7 @@ def nested(depth: int) -> Any:
 
 def refusal(schema: Any, value: Any) -> Invalid:
     with pytest.raises(Invalid) as caught:
-        check(json.dumps(schema), json.dumps(value), what="payload")
+        judge(json.dumps(schema), json.dumps(value), what="payload")
     return caught.value
 
 
@@ -61,14 +61,14 @@ def test_a_reference_that_goes_round_in_a_circle_is_never_followed(schema: dict[
 
 
 def test_a_schema_of_trees_is_followed_as_deep_as_they_are() -> None:
-    check(json.dumps(TREE), json.dumps(nested(60)), what="payload")
+    judge(json.dumps(TREE), json.dumps(nested(60)), what="payload")
     fault = refusal(TREE, {"left": {"right": {"middle": 1}}})
     assert fault.pointer == "/payload/left/right"
 
 
 def test_a_large_value_may_have_a_schema_that_refers_to_itself() -> None:
     rows = [{"a": n, "b": [str(n), n]} for n in range(2000)]
-    check(json.dumps(JSON_VALUE), json.dumps(rows), what="payload")
+    judge(json.dumps(JSON_VALUE), json.dumps(rows), what="payload")
 
 
 def test_places_at_fault_are_named_where_that_is_not_too_dear() -> None:
@@ -86,7 +86,7 @@ def test_a_part_may_be_referred_to_by_its_anchor() -> None:
         "items": {"$ref": "#word"},
         "$defs": {"w": {"$anchor": "word", "type": "string"}},
     }
-    check(json.dumps(schema), '["a"]', what="payload")
+    judge(json.dumps(schema), '["a"]', what="payload")
     assert refusal(schema, [1]).pointer == "/payload/0"
 
 
@@ -97,9 +97,102 @@ def test_a_part_with_an_address_of_its_own_is_refused() -> None:
 
 def test_patterns_share_the_memory_of_a_schema() -> None:
     word = {"pattern": "^[\\p{L}\\p{N} ]{1,100}$"}
-    check(json.dumps(word), '"a word"', what="payload")
+    judge(json.dumps(word), '"a word"', what="payload")
     assert refusal(word, "!").pointer == "/payload"
     many = {"allOf": [{"pattern": f"^[\\p{{L}}{n}]{{1,100}}$"} for n in range(50)]}
     assert refusal(many, "a").pointer == "/schema"
     plain = {"properties": {f"p{n}": {"pattern": "^[a-z0-9_-]{1,64}$"} for n in range(200)}}
-    check(json.dumps(plain), '{"p1": "a"}', what="payload")
+    judge(json.dumps(plain), '{"p1": "a"}', what="payload")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        ".{0,3000}z",
+        "[^z]{0,3000}z",
+        "(.{0,100}){0,30}z",
+        "^(.{0,100}){0,30}z",
+        "(a|b)*a(a|b){400}c",
+        "^(a?){0,3000}z",
+        "(?x)a {0,3000} z",
+        "(?m)^.{0,3000}z",
+        "[]a]{0,3000}z",
+        "(){0,3000}z",
+        "x|^.{0,3000}z",
+    ],
+)
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        (lambda pattern: {"pattern": pattern}, "a" * 5000),
+        (lambda pattern: {"items": {"pattern": pattern}}, ["a" * 50] * 100),
+        (lambda pattern: {"properties": {"a": {"allOf": [{"pattern": pattern}]}}}, {"a": "ä" * 2000}),
+        (lambda pattern: {"propertyNames": {"pattern": pattern}}, {f"{n:050}": 1 for n in range(100)}),
+        (lambda pattern: {"patternProperties": {pattern: {"type": "integer"}}}, {f"{n:050}": 1 for n in range(100)}),
+        (lambda pattern: {"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"pattern": pattern}}}, ["a" * 5000]),
+    ],
+)
+def test_a_pattern_that_is_dear_is_not_compared_with_a_long_text(pattern: str, rule: Any, value: Any) -> None:
+    error = refusal(rule(pattern), value)
+    assert "takes too long to compare with its schema: simplify" in str(error)
+    assert error.pointer == "/payload"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("^.{1,5000}$", "a" * 4000),
+        ("^https?://.{0,2000}$", "https://example.com/" + "a" * 1900),
+        ("^[A-Za-z0-9+/]+={0,2}$", "QUJD" * 60_000),
+        ("^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "0189f7a0-7e2b-7cc1-9d43-0f5e6a7b8c9d"),
+        (r"^[\w.+-]+@[\w-]+\.[\w.-]+$", "somebody@example.com"),
+        ("TODO", "x" * 200_000 + "TODO"),
+        (".{0,3000}z", "a" * 100 + "z"),
+        ("(?i)^[a-z ]*error", "an Error"),
+    ],
+)
+def test_patterns_as_people_write_them_are_compared_with_texts_as_they_come(pattern: str, text: str) -> None:
+    judge(json.dumps({"pattern": pattern}), json.dumps(text), what="payload")
+    prompt = {"name": "a", "prompt": "and, so, on: " * 15_000}
+    named = {"properties": {"name": {"pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}, "id": {"pattern": "a{1,60}b"}}}
+    judge(json.dumps(named), json.dumps(prompt), what="payload")
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"items": {"enum": [[n] for n in range(10_000)]}}, json.dumps([[9_999]] * 10_000)),
+        ({"items": {"enum": [{"a": n} for n in range(5_000)]}}, json.dumps([{"a": 4_999}] * 5_000)),
+        ({"items": {"multipleOf": 1e-300}}, json.dumps([1e300] * 30_000)),
+        ({"items": {"multipleOf": 0.01}}, "[" + ",".join(["1e300"] * 30_000) + "]"),
+        ({"items": {"allOf": [{"type": "integer"}] * 1_000}}, json.dumps([1] * 38_000)),
+        ({"items": {"maximum": 1}}, "[" + ",".join(["1e999"] * 38_000) + "]"),
+    ],
+)
+def test_other_rules_that_are_dear_are_not_compared_with_many_values(schema: dict[str, Any], text: str) -> None:
+    with pytest.raises(Invalid, match="takes too long to compare"):
+        judge(json.dumps(schema), text, what="payload")
+
+
+def test_a_schema_that_takes_too_much_to_compile_is_rejected_with_what_to_change() -> None:
+    many = {"properties": {f"k{n}": {"pattern": f"^[a-z]{n}"} for n in range(501)}}
+    assert "at most 500 patterns" in str(refusal(many, {}))
+    assert refusal({"pattern": "|".join(map(str, range(40_000)))}, "a").pointer == "/schema"
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "other"),
+    [
+        ({"type": "integer"}, "1" * 5000, "1.5"),
+        ({"type": "integer", "multipleOf": 5}, "-" + "9" * 50 + "0", "9" * 51),
+        ({"maximum": 10}, "-1e400", "1e400"),
+        ({"exclusiveMinimum": 0}, "1e-999999999", "-1e-999999999"),
+        ({"maximum": 1e300}, "123456789012345678901234567890", "9" * 5000),
+        ({"const": 12345678901234567890123456789}, "12345678901234567890123456789", "12345678901234567890123456788"),
+        ({"type": "number", "minimum": 1}, "1e999999999", "1E-999999999"),
+    ],
+)
+def test_numbers_of_any_size_are_compared(schema: dict[str, Any], fits: str, other: str) -> None:
+    judge(json.dumps(schema), fits, what="payload")
+    with pytest.raises(Invalid):
+        judge(json.dumps(schema), other, what="payload")

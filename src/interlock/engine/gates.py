@@ -65,7 +65,7 @@ class Gates:
         Where the answer carries a link token, a repeated call gets a new one: the text of the first is kept nowhere.
         Without `link` it carries none, whoever asks.
         """
-        checked = self._checked(who, order)
+        checked = await self._checked(who, order)
         receipt = answered((await self._store.carry_out(who.tenant, [checked]))[0])
         opened_here = GateFilter(job_id=checked.id, fence=checked.fence, limit=1)
         (approval,) = await self._store.find_approvals(who.tenant, opened_here)
@@ -141,12 +141,12 @@ class Gates:
     async def _vote(self, approval: Approval, ballot: Ballot, data: str | bytes | None) -> Approval:
         kept = None if data is None else text.check(data, what="data", limit=self._limits.payload)
         if kept is not None and approval.schema is not None:
-            schemas.check(approval.schema, kept, what="data")
+            await schemas.check(approval.schema, kept, what="data")
         vote = ballot._replace(comment=wire.remark(ballot.comment, "comment"), data=kept)
         (answer,) = await self._store.decide(approval.tenant, [vote])
         return answered(answer)
 
-    def _checked(self, who: Principal, order: OpenGate) -> OpenGate:
+    async def _checked(self, who: Principal, order: OpenGate) -> OpenGate:
         """The order within all limits; like any report of a worker it is never refused for odd characters."""
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         prompt = wire.remark(order.prompt, "prompt")
@@ -159,7 +159,7 @@ class Gates:
             details, more = text.mend(details, what="details", limit=self._limits.payload)
             mended = mended or more
         if order.schema is not None:
-            schemas.compiled(text.check(order.schema, what="schema", limit=self._limits.payload))
+            await schemas.register(text.check(order.schema, what="schema", limit=self._limits.payload))
         seconds = order.expires_in_seconds
         wire.seconds(seconds, "expires_in_seconds", SHORTEST_EXPIRY_SECONDS, LONGEST_EXPIRY_SECONDS)
         return order._replace(

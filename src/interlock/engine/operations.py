@@ -190,7 +190,7 @@ class Operations:
             if self._strict_types or any(order.changes_work for order in orders):
                 known = await self._store.get(tenant, [order.id for order in orders])
                 checked = [
-                    order if job is None else self._checked(order, job, registry.types.get(job.type))
+                    order if job is None else await self._checked(order, job, registry.types.get(job.type))
                     for order, job in zip(orders, known, strict=True)
                 ]
             good = [order for order in checked if isinstance(order, Redrive)]
@@ -205,14 +205,14 @@ class Operations:
             return [Refused(order) if isinstance(order, Error) else next(answers) for order in checked]
         raise Invalid("the registry of types changes faster than a job can be checked against it; try again")
 
-    def _checked(self, order: Redrive, job: Job, type: JobType | None) -> Redrive | Error:
+    async def _checked(self, order: Redrive, job: Job, type: JobType | None) -> Redrive | Error:
         """The order as its type has it; why not, if what is new does not fit."""
         if type is None and self._strict_types:
             return UnknownType(job.type)
         payload, needs = order.overrides.payload, order.overrides.needs
         try:
             if payload is not None and type is not None and type.schema is not None:
-                schemas.check(type.schema, payload, what="payload")
+                await schemas.check(type.schema, payload, what="payload")
             if needs is None:
                 return order
             requires = tuple(sorted({*needs.requires, *(() if type is None else type.requires)}))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from interlock import wire
@@ -19,6 +21,7 @@ from interlock.wire import JobRequest, Limits
 TRIES: Final = 20
 LONGEST_PAGE: Final = 200
 MOST_AGENTS: Final = 10_000
+LONGEST_HOLD_SECONDS: Final = 0.01  # of the event loop, while a batch is checked
 
 
 class Accepted(NamedTuple):
@@ -61,8 +64,13 @@ class Registers:
         for _ in range(TRIES):
             known = (None if refused else self._known.get(who.tenant)) or await self._learn(who.tenant)
             await known.meet_agents(self._store, who.tenant, requests)
-            jobs = [self._checked(known, request, who, now, traceparent, told_in, judged) for request in requests]
-            jobs = await self._born(who.tenant, jobs)
+            checked, began = [], monotonic()
+            for request in requests:
+                if monotonic() - began > LONGEST_HOLD_SECONDS:
+                    await asyncio.sleep(0)
+                    began = monotonic()
+                checked.append(await self._checked(known, request, who, now, traceparent, told_in, judged))
+            jobs = await self._born(who.tenant, checked)
             good = [job for job in jobs if isinstance(job, NewJob)]
             faulty = len(good) < len(jobs) or any(job.fault is not None for job in good)
             if faulty and not refused:  # nothing is refused by what the registry was a while ago
@@ -97,7 +105,7 @@ class Registers:
     ) -> JobType:
         """Register a type or change it; schema is JSON text."""
         if schema is not None:
-            schemas.compiled(schema)
+            await schemas.register(schema)
         type = JobType(
             wire.name(name, "name"), schema, wire.needs(name, requires), wire.defaults(defaults, self._limits)
         )
@@ -167,7 +175,7 @@ class Registers:
             for job in jobs
         ]
 
-    def _checked(
+    async def _checked(
         self,
         known: _Known,
         request: JobRequest,
@@ -187,7 +195,7 @@ class Registers:
                 requires=type.requires if type else (), traceparent=traceparent, judged=judged,
             )  # fmt: skip
             if type is not None and type.schema is not None:
-                schemas.check(type.schema, job.payload, what="payload")
+                await schemas.check(type.schema, job.payload, what="payload")
         except Error as error:
             return _only_known(request, error) or error
         return job if job.webhook is None else job._replace(webhook=told_in.address(job.webhook))

@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from functools import lru_cache
+import math
+import re
+from collections import OrderedDict
+from decimal import Decimal
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import jsonschema_rs
 
-from interlock.engine.effort import Effort
+from interlock.engine.effort import Effort, size
 from interlock.errors import Fault, Invalid
 
 MOST_FAULTS: Final = 20
-LIGHT_LENGTH: Final = 16 * 1024  # ready to judge, a schema takes some thirty times as much as its text
+LIGHT_LENGTH: Final = 16 * 1024  # compiled, a schema takes some thirty times as much as its text
 LIGHT_BYTES: Final = 1024 * 1024
-HEAVY_BYTES: Final = 16 * 1024 * 1024
-MOST_RULES: Final = 1_000_000  # applied to one text
+HEAVY_BYTES: Final = 6 * 1024 * 1024
+MOST_LIGHT: Final = 256
+MOST_HEAVY: Final = 16
+MOST_PATTERNS: Final = 500
+LONGEST_PATTERNS: Final = 32 * 1024
+
+# What a comparison may cost, in units of ten nanoseconds: at most, and where it does not leave the event loop for it.
+MOST_COST: Final = 3_000_000
+COST_ON_LOOP: Final = 100_000
+LENGTH_ON_LOOP: Final = 32 * 1024
 # To explain is much dearer than to judge: every fault carries copies of the value and of the rule that it broke.
-MOST_RULES_EXPLAINED: Final = 2_000
+MOST_RULES_EXPLAINED: Final = 20_000  # rules times values
 MOST_EXPLAINED: Final = 5_000_000  # rules times bytes
 MOST_COMPARED: Final = 50_000_000  # bytes of the schema times bytes of the text
+
+# Numbers that take bignum arithmetic; where one stands within a string no harm is done.
+_EXTREME: Final = re.compile(r"\d{40}|\d[eE][+-]?\d{2}")
+_NOT_ZERO: Final = re.compile(r"-?[0.]*[1-9]")
+_MOST_DIGITS: Final = 200
+_MOST_EXPONENT: Final = 400
+
+_ADVICE: Final = (
+    "simplify the patterns of the schema (start them with ^, use maxLength instead of repetitions such as {0,3000}), "
+    "its enums and its references, or send less text"
+)
 
 
 class Compiled(NamedTuple):
@@ -30,66 +54,108 @@ class Compiled(NamedTuple):
     size: int
 
 
+_light: Final[OrderedDict[str, Compiled]] = OrderedDict()
+_heavy: Final[OrderedDict[str, Compiled]] = OrderedDict()
+_lock: Final = Lock()
+
+
+async def register(schema: str) -> None:
+    """Reject JSON text that is not a JSON Schema, or one that takes too much to compile."""
+    if len(schema) <= 1024 and '"pattern' not in schema:
+        compiled(schema)
+    else:
+        await asyncio.to_thread(compiled, schema)
+
+
 def compiled(schema: str) -> Compiled:
     """A schema, which is JSON text; one that is none is Invalid."""
-    return (len(schema) <= LIGHT_LENGTH and _light(schema)) or _heavy(schema)
-
-
-@lru_cache(256)
-def _light(schema: str) -> Compiled | None:
-    """A schema as most are, or None: for one that is none, and for one whose patterns need more memory."""
+    known = _known(schema)
+    if known is not None:
+        return known
+    light = len(schema) <= LIGHT_LENGTH
     try:
-        return _made(schema, LIGHT_BYTES)
+        made = _made(schema, LIGHT_BYTES if light else HEAVY_BYTES)
     except Invalid:
-        return None
+        if not light:
+            raise
+        made, light = _made(schema, HEAVY_BYTES), False  # its patterns may only need more memory
+    with _lock:
+        kept = _light if light else _heavy
+        kept[schema] = made
+        while len(kept) > (MOST_LIGHT if light else MOST_HEAVY):
+            kept.popitem(last=False)
+    return made
 
 
-@lru_cache(16)
-def _heavy(schema: str) -> Compiled:
-    return _made(schema, HEAVY_BYTES)
+def _known(schema: str) -> Compiled | None:
+    with _lock:
+        for kept in (_light, _heavy):
+            if schema in kept:
+                kept.move_to_end(schema)
+                return kept[schema]
+    return None
 
 
 def _made(schema: str, room: int) -> Compiled:
     """A schema whose patterns share this much memory: a few letters of one can stand for megabytes."""
     try:
-        parsed = json.loads(schema)
+        parsed, extreme = _value(schema)
         if isinstance(parsed, str):  # which would be taken for the text of a schema
             raise TypeError("a string is none")
-        options = jsonschema_rs.RegexOptions(size_limit=room // max(_patterns(parsed), 1))
+        number, length = _patterns(parsed)
+        if number > MOST_PATTERNS or length > LONGEST_PATTERNS:
+            raise ValueError(f"at most {MOST_PATTERNS} patterns of {LONGEST_PATTERNS} characters together are accepted")
+        options = jsonschema_rs.RegexOptions(size_limit=room // max(number, 1))
         validator = jsonschema_rs.validator_for(parsed, pattern_options=options, offline=True, validate_formats=True)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
         message = getattr(error, "message", None) or str(error)
-        raise Invalid(f"this is not a JSON Schema that can be used: {message}", pointer="/schema") from None
-    return Compiled(validator, Effort(parsed), len(schema))
+        raise Invalid(f"this is not a JSON Schema that can be used: {message[:1000]}", pointer="/schema") from None
+    return Compiled(validator, Effort(parsed, extreme=extreme), len(schema))
 
 
-def _patterns(schema: Any) -> int:
-    """How many patterns there are at most."""
-    found = 0
+def _patterns(schema: Any) -> tuple[int, int]:
+    """How many patterns there are at most, and how long they are together."""
+    found: list[str] = []
     waiting = [schema]
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
-            named = one.get("patternProperties")
-            found += isinstance(one.get("pattern"), str) + (len(named) if isinstance(named, dict) else 0)
+            if isinstance(pattern := one.get("pattern"), str):
+                found.append(pattern)
+            if isinstance(named := one.get("patternProperties"), dict):
+                found += named
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
-    return found
+    return len(found), sum(map(len, found))
 
 
-def check(schema: str, text: str, *, what: str) -> None:
-    """Refuse a JSON text that the schema does not allow, naming the places at fault where that is not too dear."""
-    known, value = compiled(schema), json.loads(text)
-    parts = known.effort.parts
-    rules = known.effort.rules(value, MOST_RULES) if parts is None else parts
-    if rules > MOST_RULES:
-        raise Invalid(f"{what} takes too long to compare with its schema", pointer=f"/{what}")
+async def check(schema: str, text: str, *, what: str) -> None:
+    """Reject a JSON text that the schema does not allow, without ever holding the event loop for long."""
+    known = _known(schema)
+    if known is not None and len(text) <= LENGTH_ON_LOOP and _at_most(known, text) <= COST_ON_LOOP:
+        judge(schema, text, what=what)
+    else:
+        await asyncio.to_thread(judge, schema, text, what=what)
+
+
+def judge(schema: str, text: str, *, what: str) -> None:
+    """Reject a JSON text that the schema does not allow, naming the places at fault where that is not too dear."""
+    known = compiled(schema)
+    value, extreme = _value(text)
+    cost = _at_most(known, text)
+    if cost > MOST_COST or extreme:
+        cost = known.effort.cost(value, MOST_COST, extreme=extreme)
+    if cost > MOST_COST:
+        raise Invalid(f"{what} takes too long to compare with its schema: {_ADVICE}", pointer=f"/{what}")
     if known.validator.is_valid(value):
         return
     faults = [Fault(f"/{what}", "it is not what the schema asks for")]
+    load = known.effort.load
+    rules = cost if load is None else load.rules
     if (
-        rules <= MOST_RULES_EXPLAINED
+        cost <= MOST_COST // 4
+        and (cost if load is None else load.rules * size(value)) <= MOST_RULES_EXPLAINED
         and rules * len(text) <= MOST_EXPLAINED
         and known.size * len(text) <= MOST_COMPARED
     ):
@@ -100,10 +166,40 @@ def check(schema: str, text: str, *, what: str) -> None:
 def fits(schema: str, text: str) -> bool:
     """Whether the schema allows a JSON text."""
     try:
-        check(schema, text, what="value")
+        judge(schema, text, what="value")
     except Invalid:
         return False
     return True
+
+
+def _at_most(known: Compiled, text: str) -> float:
+    """What a comparison costs at most, from the length of the text and the number of its values."""
+    load = known.effort.load
+    if load is None:
+        return float("inf")
+    values = 1 + text.count(",") + text.count(":") + text.count("[") + text.count("{")
+    return load.by_value * values + load.by_byte * len(text) * (1 if text.isascii() else 3)
+
+
+def _value(text: str) -> tuple[Any, bool]:
+    """The value of a JSON text to be compared, and whether it has numbers of many digits."""
+    if _EXTREME.search(text) is None:
+        return json.loads(text), False
+    return json.loads(text, parse_int=_whole, parse_float=_decimal), True
+
+
+def _whole(digits: str) -> int:
+    """An integer; of one beyond all bounds the first and the last digits, which is as large for every purpose."""
+    return int(digits if len(digits) <= 2 * _MOST_DIGITS else digits[:_MOST_DIGITS] + digits[-_MOST_DIGITS:])
+
+
+def _decimal(digits: str) -> Decimal | float:
+    """A number; where no double can hold it, one that is as large, or as small, for every purpose."""
+    value = float(digits)
+    if math.isfinite(value) and (value or not _NOT_ZERO.match(digits)):
+        return value
+    sign = "-" if digits[0] == "-" else ""
+    return Decimal(f"{sign}1e{-_MOST_EXPONENT if value == 0 else _MOST_EXPONENT}")
 
 
 def _faults(known: Compiled, value: Any, what: str) -> list[Fault]:
