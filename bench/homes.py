@@ -24,7 +24,7 @@ from interlock.storage.merged import merged
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import JobRequest
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
 TYPE = "noop"
@@ -102,7 +102,7 @@ async def _on_postgres(server: Postgres) -> AsyncIterator[Home]:
     async with fresh_database(server) as name:
 
         async def vacuum() -> None:
-            connection = await asyncpg.connect(server.dsn(name))
+            connection = await asyncpg.connect(server.dsn(name, user=OWNER))
             try:
                 await connection.execute("vacuum analyze")
             finally:

@@ -27,7 +27,7 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.storage.postgres.partitioning import partition
 from interlock.storage.postgres.store import PostgresStore
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import fresh_database, make_template
 
 TENANT = "bench"
@@ -45,18 +45,18 @@ class Layout:
     async def open(cls, server: Postgres, name: str, partitions: int) -> Layout:
         if partitions:
             now = datetime.now(UTC)
-            admin = await asyncpg.connect(server.dsn(name))
+            admin = await asyncpg.connect(server.dsn(name, user=OWNER))
             try:
                 for day in range(2 - partitions, 1):
                     moment = now + timedelta(days=day)
                     await admin.execute(f"alter database {name} set interlock.clock = '{moment.isoformat()}'")
-                    await partition(server.dsn(name), 1)
+                    await partition(server.dsn(name, user=OWNER), 1)
                     await admin.execute(f"set interlock.clock = '{moment.isoformat()}'")
                     await admin.execute("select interlock.extend_history()")
                 await admin.execute(f"alter database {name} reset interlock.clock")
             finally:
                 await admin.close()
-        store = await PostgresStore.open(server.dsn(name), size=1)
+        store = await PostgresStore.open(server.dsn(name, user=OWNER), size=1)
         ((process,),) = await store._fetch("select pg_backend_pid()")
         return cls(len(await store.history_parts()) if partitions else 0, store, process)
 

@@ -18,7 +18,7 @@ from bench.plan import EngineName, Measurement, Side
 from bench.workload import register_agents
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
 TURNS = 4
@@ -92,7 +92,7 @@ async def _open_postgres(what: Measurement, server: Postgres) -> AsyncIterator[B
         await register_agents(store)
         bare = BarePostgres()
         try:
-            await bare.open(server.dsn(name), what.connections)
+            await bare.open(server.dsn(name, user=OWNER), what.connections)
             sides: list[Side] = [bare, Ours(store)] if what.has_bare else [Ours(store)]
             yield Both(sides, settle="vacuum analyze", dsn=server.dsn(name))
         finally:

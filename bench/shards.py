@@ -28,7 +28,7 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.joining import add_shard
 from interlock.storage.shards.move import Moved, Mover
 from interlock.storage.shards.opening import POOL, open_router
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.shards import SHARDS, Wire, resident, wire_to
 from tests.support.stores import APP_LOGIN, fresh_database, make_template
 
@@ -67,7 +67,7 @@ async def fresh_shards(server: Postgres) -> AsyncIterator[dict[str, str]]:
     async with AsyncExitStack() as stack:
         databases = {shard: await stack.enter_async_context(fresh_database(server)) for shard in SHARDS}
         for shard in SHARDS:
-            await add_shard({name: server.dsn(database) for name, database in databases.items()}, shard)
+            await add_shard({name: server.dsn(database, user=OWNER) for name, database in databases.items()}, shard)
         yield databases
 
 
@@ -129,7 +129,7 @@ async def moved(server: Postgres, waiting: int) -> tuple[Moved, float, float]:
     """What came along with a tenant that has so many waiting jobs, how long it took, and how long a producer waited."""
     await make_template(server)
     async with fresh_shards(server) as databases:
-        owners = {name: server.dsn(database) for name, database in databases.items()}
+        superusers = {name: server.dsn(database) for name, database in databases.items()}
         router = await open_router({name: server.dsn(database, user=APP_LOGIN) for name, database in databases.items()})
         tenant, target = TENANTS[0], SHARDS[1]
         answered: list[float] = []
@@ -146,7 +146,7 @@ async def moved(server: Postgres, waiting: int) -> tuple[Moved, float, float]:
 
             producing = asyncio.create_task(produce())
             begun = time.perf_counter()
-            done = await Mover(owners).move(tenant, target)
+            done = await Mover(superusers).move(tenant, target)
             took = time.perf_counter() - begun
             producing.cancel()
             await asyncio.gather(producing, return_exceptions=True)

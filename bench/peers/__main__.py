@@ -21,7 +21,7 @@ from bench.peers import picture
 from bench.peers.environments import PEERS, Environment, NotInstalled, Peer, installed, ours
 from bench.plan import ENGINES, TITLES, BenchFailed, EngineName
 from bench.results import Row
-from tests.support.postgres import Postgres, PostgresFailed, PostgresMissing
+from tests.support.postgres import OWNER, Postgres, PostgresFailed, PostgresMissing
 from tests.support.stores import fresh_database
 
 ABOUT = """Install other queues into environments of their own, in the user's cache, and let each drain as many no-op
@@ -75,7 +75,7 @@ async def rate(engine: EngineName, environment: Environment, jobs: int, server: 
     if engine == "postgres":
         assert server is not None
         async with fresh_database(server) as name:
-            return await asyncio.to_thread(_run, environment, server.dsn(name), jobs)
+            return await asyncio.to_thread(_run, environment, server.dsn(name, user=OWNER), jobs)
     with TemporaryDirectory(prefix="interlock-bench-") as directory:
         path = str(Path(directory) / "bench.db")
         place = f"sqlite:///{path}" if environment == ours() else path

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.eventually import PATIENCE_SECONDS
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, empty_database
 
 
@@ -251,9 +251,9 @@ async def test_migrate_brings_an_empty_postgres_up_to_date_and_says_so(postgres:
 
     admin = await asyncpg.connect(postgres.dsn())
     name = f"interlock_cli_migrate_{os.getpid()}"
-    await admin.execute(f"create database {name}")
+    await admin.execute(f"create database {name} owner {OWNER}")
     try:
-        cli = CLI(postgres.dsn(name), tmp_path)
+        cli = CLI(postgres.dsn(name, user=OWNER), tmp_path)
         assert "run interlock migrate" in cli("jobs", "list").stderr
         assert "applied 0001_jobs" in cli("migrate").stdout
         assert "nothing to do" in cli("migrate").stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import CLI
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
 
@@ -20,7 +20,7 @@ async def database(postgres: Postgres) -> AsyncIterator[str]:
 
 
 def test_history_is_partitioned_and_its_tables_are_listed(postgres: Postgres, database: str, tmp_path: Path) -> None:
-    cli = CLI(postgres.dsn(database), tmp_path)
+    cli = CLI(postgres.dsn(database, user=OWNER), tmp_path)
     job = cli("jobs", "add", "early").stdout.strip()
     (table,) = json.loads(cli("history", "list", "--json").stdout)["items"]
     assert (table["name"], table["first"], table["before"], table["state"]) == ("job_history", None, None, "in use")

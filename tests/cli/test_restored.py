@@ -12,7 +12,7 @@ from interlock.domain.principal import local
 from interlock.errors import LeaseLost
 from interlock.wire import job_request
 from tests.cli.test_cli import CLI, cli
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 
 __all__ = ["cli"]  # the fixture
 
@@ -39,7 +39,7 @@ def late_answer(cli: CLI, job: Job) -> object:
 def test_restored_ends_what_ran_and_says_how_much(cli: CLI, postgres: Postgres) -> None:
     job = running(cli)
     name = cli.database.rpartition("/")[2]
-    owner = postgres.dsn(name) if cli.database.startswith("postgresql") else cli.database
+    owner = postgres.dsn(name, user=OWNER) if cli.database.startswith("postgresql") else cli.database
     if owner != cli.database:
         refused = cli("restored")
         assert (refused.returncode, "owner's database URL" in refused.stderr) == (4, True)

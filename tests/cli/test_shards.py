@@ -13,7 +13,7 @@ import pytest
 from interlock import config
 from interlock.errors import Invalid
 from tests.cli.test_cli import CLI
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import fresh_database
 
 
@@ -76,8 +76,8 @@ async def test_a_database_that_was_not_migrated_is_named_and_becomes_no_shard(
     name = f"interlock_bare_{os.getpid()}"
     admin = await asyncpg.connect(postgres.dsn())
     try:
-        await admin.execute(f"create database {name}")
-        cli = Shards({"one": databases["one"], "bare": postgres.dsn(name)}, tmp_path)
+        await admin.execute(f"create database {name} owner {OWNER}")
+        cli = Shards({"one": databases["one"], "bare": postgres.dsn(name, user=OWNER)}, tmp_path)
         for shard in ("one", "bare"):
             code, why = cli.refused("shards", "add", shard)
             assert (code, why.count("shard bare: the database has no schema for Interlock yet")) == (1, 1)

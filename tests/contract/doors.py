@@ -16,7 +16,7 @@ from interlock.storage.postgres.connection import prepare
 from interlock.storage.sqlite.connection import Connection
 from tests.contract.builders import ERROR, Desk, cancel, complete, fail, new_id
 from tests.contract.gates import open_gate
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, ManualClock
 
 # Which engine each door leads into; where history is partitioned, the owner's.
@@ -24,11 +24,13 @@ DOORS: Final = {
     "functions": "sqlite",
     "plain": "sqlite",
     "owner": "postgres",
+    "superuser": "postgres",
     "app": "postgres",
     "partitions": "partitioned",
 }
 # The door of a person who may do everything, on each engine.
-MASTER: Final = {"sqlite": "functions", "postgres": "owner", "shards": "owner", "partitioned": "owner"}
+MASTER: Final = {"sqlite": "functions", "postgres": "superuser", "shards": "superuser", "partitioned": "superuser"}
+_LOGINS: Final = {"app": APP_LOGIN, "owner": OWNER, "partitions": OWNER, "superuser": None}
 
 DatabaseError: Final = (apsw.Error, asyncpg.PostgresError)
 
@@ -98,8 +100,7 @@ async def open_door(
         finally:
             plain.close()
     else:
-        user = APP_LOGIN if name == "app" else None
-        connection = await asyncpg.connect(postgres.dsn(place, user=user))
+        connection = await asyncpg.connect(postgres.dsn(place, user=_LOGINS[name]))
         try:
             await prepare(connection)
             await connection.execute("reset role; set search_path = interlock")

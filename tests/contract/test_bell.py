@@ -11,6 +11,7 @@ from interlock.storage.postgres.nodes import Nodes
 from interlock.storage.postgres.notify import CHANNEL, Bell
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN
 
 SOMEBODY_ELSE = -1
 
@@ -31,7 +32,7 @@ async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
     monkeypatch.setattr(Nodes, "connect", remembered)
     wrong: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
-    bell = Bell(postgres.dsn(database))
+    bell = Bell(postgres.dsn(database, user=APP_LOGIN))
     try:
         rung = bell.event("acme")
         await eventually(listens)
@@ -55,7 +56,7 @@ async def test_a_ring_that_names_nobody_is_for_everybody(payload: str) -> None:
 async def test_a_ring_for_more_tenants_than_can_be_named_reaches_them_all(
     database: str, postgres: Postgres, many: int
 ) -> None:
-    here, there = Bell(postgres.dsn(database)), Bell(postgres.dsn(database))
+    here, there = Bell(postgres.dsn(database, user=APP_LOGIN)), Bell(postgres.dsn(database, user=APP_LOGIN))
     names = [f"tenant-{i}" for i in range(many)]
     waiting = [there.event(name) for name in names]
     try:

@@ -11,14 +11,16 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from interlock.domain.edit import Edit
+from interlock.domain.registry import Agent
 from interlock.errors import SchemaMismatch
 from interlock.storage.contract import Store
 from interlock.storage.migrate import Migration, migrations, pending
 from interlock.storage.postgres.store import PostgresStore, migrate
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import Desk, beat, cancel, complete, fail, release, save
+from tests.contract.builders import OPERATOR, Desk, beat, cancel, complete, fail, release, save
 from tests.contract.doors import MASTER, DatabaseError, Door, open_door
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database
 
 PACKAGES = {engine: f"interlock.storage.{engine}" for engine in ("sqlite", "postgres")}
@@ -35,7 +37,7 @@ class Place:
     async def migrate(self) -> list[str]:
         """What was applied."""
         if self.engine == "postgres":
-            return await migrate(self.postgres.dsn(self.name))
+            return await migrate(self.postgres.dsn(self.name, user=OWNER))
         store = await SQLiteStore.open(self.name)
         try:
             return await store.migrate()
@@ -82,7 +84,7 @@ async def empty(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterato
         name = f"interlock_empty_{os.getpid()}"
         admin = await asyncpg.connect(postgres.dsn())
         try:
-            await admin.execute(f"create database {name} template template0")
+            await admin.execute(f"create database {name} template template0 owner {OWNER}")
             yield Place(engine, name, postgres)
         finally:
             await admin.execute(f"drop database if exists {name} with (force)")
@@ -93,7 +95,7 @@ async def test_a_database_that_cannot_keep_every_text_is_refused(postgres: Postg
     name = f"interlock_latin_{os.getpid()}"
     admin = await asyncpg.connect(postgres.dsn())
     try:
-        await admin.execute(f"create database {name} template template0 encoding 'LATIN1' locale 'C'")
+        await admin.execute(f"create database {name} template template0 encoding 'LATIN1' locale 'C' owner {OWNER}")
         with pytest.raises(SchemaMismatch, match="keeps texts as LATIN1; create one with encoding 'UTF8'"):
             await Place("postgres", name, postgres).migrate()
     finally:
@@ -153,7 +155,7 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(empty: Place) -> N
     before, after = ("CREATE TABLE job_view (x INTEGER)", "DROP TABLE job_view")
     if empty.engine == "postgres":
         before, after = (
-            "create schema interlock; create table interlock.job_view (x int)",
+            f"create schema interlock authorization {OWNER}; create table interlock.job_view (x int)",
             "drop schema interlock cascade",
         )
     async with empty.door() as door:
@@ -198,34 +200,68 @@ async def test_on_postgresql_the_app_role_may_not_migrate(migrated: Place) -> No
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-async def test_on_postgresql_the_owner_need_not_be_a_superuser(empty: Place) -> None:
+@pytest.mark.parametrize("login", [OWNER, APP_LOGIN])
+async def test_on_postgresql_the_owner_need_not_be_a_superuser(empty: Place, login: str) -> None:
     """FORCE row-level security holds for the owner too, also inside the triggers that run with its rights."""
-    owner = f"interlock_test_migrator_{os.getpid()}"
+    assert len(await empty.migrate()) == len(migrations(PACKAGES["postgres"])) + 1
+    assert await empty.migrate() == []
     async with empty.door() as door:
-        await door.run(f"create role {owner} login createrole")
+        assert await door.run(
+            """select rolsuper or rolbypassrls from pg_roles where oid =
+               (select nspowner from pg_namespace where nspname = 'interlock')"""
+        ) == [(False,)]
+    clock = ManualClock()
+    store = await PostgresStore.open(empty.postgres.dsn(empty.name, user=login), size=2, clock=clock)
+    try:
+        await whole_life(Desk(store, "t", clock))
+        assert (await store.verify()).first_bad is None
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+@pytest.mark.parametrize("may", ["createrole", "nocreaterole"])
+async def test_on_postgresql_another_owner_of_the_same_server_is_told_which_roles_it_lacks(
+    empty: Place, may: str
+) -> None:
+    """Roles belong to the whole server: whoever did not make them needs them granted, and nothing more."""
+    owner = f"interlock_test_other_{os.getpid()}"
+    async with empty.door() as door:
+        await door.run(f"create role {owner} login {may}")
         try:
-            await door.run(f"grant interlock_app, interlock_sweep to {owner} with admin option")
             await door.run(f"alter database {empty.name} owner to {owner}")
-            assert (
-                len(await migrate(empty.postgres.dsn(empty.name, user=owner)))
-                == len(migrations(PACKAGES["postgres"])) + 1
-            )
+            dsn = empty.postgres.dsn(empty.name, user=owner)
+            older = (await door.run("select current_setting('server_version_num')::integer < 160000"))[0][0]
+            if not (older and may == "createrole"):  # before version 16 whoever may create roles may grant them
+                with pytest.raises(SchemaMismatch, match=f"run: grant interlock_app, interlock_sweep to {owner}"):
+                    await migrate(dsn)
+                await door.run(f"grant interlock_app, interlock_sweep to {owner}")
+            assert len(await migrate(dsn)) == len(migrations(PACKAGES["postgres"])) + 1
             clock = ManualClock()
-            dsn = empty.postgres.dsn(empty.name, user=APP_LOGIN)
-            store = await PostgresStore.open(dsn, size=2, clock=clock)
+            store = await PostgresStore.open(dsn, size=1, clock=clock)
             try:
                 await whole_life(Desk(store, "t", clock))
-                assert (await store.verify()).first_bad is None
             finally:
                 await store.close()
         finally:
-            await door.run(f"alter database {empty.name} owner to current_user")
-            await door.run(f"reassign owned by {owner} to current_user")
+            await door.run(f"alter database {empty.name} owner to {OWNER}")
+            await door.run(f"reassign owned by {owner} to {OWNER}")
             await door.run(f"drop owned by {owner}")
             await door.run(f"drop role {owner}")
 
 
 async def whole_life(desk: Desk) -> None:
+    """A family, a lease that runs out, and a limited agent whose waiting job is edited."""
+    agent = Agent("bot", "1", max_concurrency=1)
+    await desk.store.set_agent(desk.tenant, agent)
+    first, second = [await desk.add(type="bot", agent_kind="bot", agent_id="1") for _ in range(2)]
+    await desk.do(Edit(first, OPERATOR, priority=5, run_at=desk.after(5)))
+    assert await desk.claimed(types=frozenset({"bot"}), limit=5) == [second]
+    await desk.store.set_agent(desk.tenant, agent._replace(max_concurrency=2))
+    desk.clock.advance(5)
+    assert await desk.claimed(types=frozenset({"bot"}), limit=5) == [first]
+    for id in (first, second):
+        await desk.do(cancel(id, force=True))
     parent = await desk.running(type="parent", lease_seconds=10.0)
     child = await desk.running(type="child", parent_id=parent.id, lease_seconds=10.0)
     await desk.do(release(parent, children=(child.id,)))

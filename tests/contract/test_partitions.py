@@ -24,7 +24,7 @@ from tests.contract.doors import Door, open_door, refusal
 from tests.support.emptied import emptied_database
 from tests.support.eventually import eventually
 from tests.support.partitions import DAY, partition_as_of
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.shards import resident
 from tests.support.stores import APP_LOGIN, START, ManualClock, empty_database, fresh_database
 
@@ -126,7 +126,7 @@ async def test_history_is_partitioned_while_a_store_is_open_and_nothing_is_copie
         after = await ended(desk)
         assert [row.version for row in await desk.history(after)] == [1, 2, 3]
         assert await store.verify() == (3, 9, None)
-        assert await partition(postgres.dsn(name), 1) is False
+        assert await partition(postgres.dsn(name, user=OWNER), 1) is False
 
 
 async def test_partitions_are_made_ahead_and_only_once(store: PostgresStore, clock: ManualClock) -> None:
@@ -148,7 +148,7 @@ async def test_what_comes_while_nobody_makes_partitions_has_a_place_and_those_to
 
 
 async def test_the_width_of_those_to_come_can_be_changed(store: PostgresStore, place: str, postgres: Postgres) -> None:
-    assert await partition(postgres.dsn(place), 3) is False
+    assert await partition(postgres.dsn(place, user=OWNER), 3) is False
     newest = max(await store.history_parts(), key=lambda part: part.before or 0)
     assert newest.before is not None
     assert newest.first is not None
@@ -242,14 +242,15 @@ async def test_where_a_job_stays_the_history_of_the_others_goes_a_day_later(
 
 
 async def test_an_audit_still_finds_history_whose_job_is_gone_where_none_was_left(
-    desk: Desk, store: PostgresStore, owner: Door
+    desk: Desk, store: PostgresStore, place: str, postgres: Postgres
 ) -> None:
     await ended(desk)
     desk.clock.advance(8 * 86_400)
     gone = await ended(desk)
     await Retention(store, days=7).retain()
-    await owner.without_rules()
-    await owner.run("delete from job where id = $1", gone)
+    async with open_door("superuser", place=place, tenant="", clock=desk.clock, postgres=postgres) as superuser:
+        await superuser.without_rules()
+        await superuser.run("delete from job where id = $1", gone)
     assert "the job is gone" in str((await store.verify(desk.tenant)).first_bad)
 
 
@@ -268,7 +269,7 @@ async def test_a_partition_goes_later_when_somebody_reads_history_just_now(
     monkeypatch.setattr(partitions, "TRY_AGAIN_SECONDS", 0.0)
     await ended(desk)
     desk.clock.advance(8 * 86_400 + 60)
-    reader = await asyncpg.connect(postgres.dsn(place))
+    reader = await asyncpg.connect(postgres.dsn(place, user=OWNER))
     try:
         async with reader.transaction():
             await reader.fetch("select count(*) from interlock.job_history")
@@ -322,7 +323,7 @@ async def test_a_partitioning_that_was_cut_short_is_forgotten_in_time(postgres: 
 async def test_a_tenant_moves_from_partitions_to_one_table_and_back(
     shards: dict[str, str], postgres: Postgres, clock: ManualClock
 ) -> None:
-    owners = {shard: postgres.dsn(name) for shard, name in shards.items()}
+    superusers = {shard: postgres.dsn(name) for shard, name in shards.items()}
     await partition_as_of(postgres, shards["a"], FIRST_DAY - DAY)
     addresses = {shard: postgres.dsn(name, user=APP_LOGIN) for shard, name in shards.items()}
     router = await open_router(addresses, size=2, clock=clock, fresh_seconds=0.01)
@@ -336,7 +337,7 @@ async def test_a_tenant_moves_from_partitions_to_one_table_and_back(
         assert await Retention(router, days=7).retain() == 1
         told = await desk.history(stays)
         for target in ("b", "a"):
-            moved = await Mover(owners, stale_seconds=0.02).move(desk.tenant, target)
+            moved = await Mover(superusers, stale_seconds=0.02).move(desk.tenant, target)
             assert (moved.target, moved.jobs, moved.rows) == (target, 1, 3)
             assert await desk.history(stays) == told
             await desk.verify()

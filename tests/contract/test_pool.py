@@ -12,6 +12,7 @@ import pytest
 from interlock.storage.postgres.pool import Conn, Pool
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN
 
 FOR_EVER = "select pg_sleep(3600)"
 
@@ -50,7 +51,7 @@ class Server:
 
 @pytest.fixture
 async def server(postgres: Postgres, database: str) -> Server:
-    return Server(postgres.dsn(database))
+    return Server(postgres.dsn(database, user=APP_LOGIN))
 
 
 async def backend(pool: Pool) -> int:

@@ -21,7 +21,7 @@ from interlock.storage.postgres.store import PostgresStore
 from tests.contract.builders import Desk, beat, cancel, cancel_ack, complete, fail, release, revoke, save
 from tests.contract.doors import Door
 from tests.contract.progress import event, report, step
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import ManualClock
 
 
@@ -31,7 +31,7 @@ async def owned(engine: str, place: str, store: Store, clock: ManualClock, postg
     if engine == "sqlite":
         yield store
         return
-    opened = await PostgresStore.open(postgres.dsn(place), size=2, clock=clock)
+    opened = await PostgresStore.open(postgres.dsn(place, user=OWNER), size=2, clock=clock)
     try:
         yield opened
     finally:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from interlock.domain.audit import history_hash
 from interlock.domain.lifecycle import Status, Verb
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import TEMPLATE
 
 ID = "0193a1b2-c3d4-7e5f-8a9b-000000000001"
@@ -81,7 +81,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(postgres: Postgres) -> Iterator[Server]:
-    opened = Server(postgres.dsn(TEMPLATE))
+    opened = Server(postgres.dsn(TEMPLATE, user=OWNER))
     yield opened
     opened.close()
 

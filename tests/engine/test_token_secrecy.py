@@ -17,10 +17,11 @@ from interlock.engine.tokens import (
 )
 from interlock.errors import TokenExists, Unauthenticated
 from interlock.storage.contract import Store
-from interlock.storage.postgres.store import PostgresStore, migrate
+from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import TokenRequest
 from tests.support.postgres import PostgresServer
+from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
 
 
 async def live_through(store: Store) -> tuple[Minted, Token]:
@@ -68,11 +69,11 @@ async def test_no_file_of_sqlite_ever_holds_a_token(tmp_path: Path, caplog: pyte
 async def test_no_file_log_or_dump_of_postgres_ever_holds_a_token(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with PostgresServer(settings={"log_statement": "all", "log_min_duration_statement": "0"}) as server:
-        await migrate(server.dsn())
-        store = await PostgresStore.open(server.dsn(), size=2)
+        await make_template(server)
+        store = await PostgresStore.open(server.dsn(TEMPLATE, user=APP_LOGIN), size=2)
         minted, _ = await live_through(store)
         await store.close()
-        admin = await asyncpg.connect(server.dsn())
+        admin = await asyncpg.connect(server.dsn(TEMPLATE))
         await admin.execute("checkpoint")
         rows = await admin.fetch("select t::text as row from interlock.token t")
         await admin.close()

@@ -19,7 +19,7 @@ from tests.api.rig import Api, serving
 from tests.contract.conftest import database  # noqa: F401 - a fixture
 from tests.faces.codeq_hooks import HERE, SECRET
 from tests.support.eventually import PATIENCE_SECONDS
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.receiver import Receiver, receiver
 from tests.support.stores import ManualClock
 
@@ -47,7 +47,7 @@ async def guarded(store: Store, clock: ManualClock, tmp_path: Path) -> AsyncIter
 async def nothing_is_due(engine: str, place: str, postgres: Postgres) -> None:  # noqa: F811
     """What is due is delivered, whosever it is, so nothing may be left of the tests before."""
     if engine == "postgres":
-        owner = await asyncpg.connect(postgres.dsn(place))
+        owner = await asyncpg.connect(postgres.dsn(place, user=OWNER))
         await owner.execute("truncate interlock.outbox, interlock.subscription")
         await owner.close()
 

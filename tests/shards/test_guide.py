@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncpg
 
 from interlock.config import PREFIX
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.test_docs import DOCS, ID, blocks, without_ids_and_times
 
 
@@ -20,7 +20,7 @@ async def make(postgres: Postgres, *names: str) -> None:
     admin = await asyncpg.connect(postgres.dsn())
     try:
         for name in names:
-            await admin.execute(f"create database {name}")
+            await admin.execute(f"create database {name} owner {OWNER}")
     finally:
         await admin.close()
 

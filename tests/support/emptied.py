@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import asyncpg
 
 from tests.support.eventually import eventually
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 
 LARGEST: Final = 64 * 1024 * 1024  # what has grown beyond this is cheaper to make anew than to empty
 
@@ -96,8 +96,8 @@ async def _give_back(postgres: Postgres, database: Emptied) -> None:
 
 
 async def copy_database(postgres: Postgres, name: str, template: str) -> None:
-    """Make a database from another, which nobody uses any more."""
-    await _administer(postgres, f"create database {name} template {template}")
+    """Make a database from another, which nobody uses any more, for the same owner."""
+    await _administer(postgres, f"create database {name} template {template} owner {OWNER}")
 
 
 async def drop_database(postgres: Postgres, name: str) -> None:

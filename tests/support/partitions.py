@@ -14,7 +14,7 @@ import asyncpg
 from interlock.storage.postgres.partitioning import partition
 from interlock.storage.postgres.store import PostgresStore
 from tests.support.emptied import copy_database, lent_database
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import SECOND, TEMPLATE
 
 DAY: Final = 86_400 * SECOND
@@ -37,7 +37,7 @@ async def _make(postgres: Postgres) -> None:
     await copy_database(postgres, PARTITIONED, TEMPLATE)
     now = time.time_ns() // 1000
     await partition_as_of(postgres, PARTITIONED, now - 3 * DAY)
-    store = await PostgresStore.open(postgres.dsn(PARTITIONED), size=1)
+    store = await PostgresStore.open(postgres.dsn(PARTITIONED, user=OWNER), size=1)
     try:
         assert await store.extend_history()
     finally:
@@ -50,7 +50,7 @@ async def partition_as_of(postgres: Postgres, database: str, now: int) -> None:
     admin = await asyncpg.connect(postgres.dsn())
     try:
         await admin.execute(f"alter database {database} set interlock.clock = '{time}'")
-        assert await partition(postgres.dsn(database), 1)
+        assert await partition(postgres.dsn(database, user=OWNER), 1)
     finally:
         await admin.execute(f"alter database {database} reset interlock.clock")
         await admin.close()

@@ -23,6 +23,8 @@ from tests.support.launch import NOBODY, launch, must_drop_root
 
 GIVEN = "INTERLOCK_TEST_POSTGRES"
 OLDEST = 15
+OWNER = "interlock_test_owner"
+"""Who owns every database of ours: a role that may create roles, and no superuser."""
 TIMEOUT = 600.0
 
 SETTINGS: Mapping[str, str] = {

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from interlock.domain.shards import first_home
 from interlock.storage.shards.joining import add_shard
 from tests.support.emptied import copy_database, lent_database
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import TEMPLATE
 
 SHARDS: Final = ("a", "b")
@@ -41,7 +41,7 @@ async def _templates(postgres: Postgres) -> dict[str, str]:
         for template in templates.values():
             await copy_database(postgres, template, TEMPLATE)
         for shard in SHARDS:
-            await add_shard({name: postgres.dsn(template) for name, template in templates.items()}, shard)
+            await add_shard({name: postgres.dsn(template, user=OWNER) for name, template in templates.items()}, shard)
         _made.add(TEMPLATE)
     return templates
 

@@ -18,6 +18,7 @@ from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore, migrate
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.support.emptied import copy_database, drop_database, emptied_database
+from tests.support.postgres import OWNER as OWNER
 from tests.support.postgres import Postgres
 
 S = TypeVar("S", bound=Store)
@@ -45,17 +46,21 @@ class ManualClock:
 
 
 async def make_template(postgres: Postgres) -> None:
-    """A migrated database to copy from, and a login that has the rights of the app role and no more."""
+    """A migrated database to copy from, its owner, who is no superuser, and a login with the rights of the app role and no more."""
     admin = await asyncpg.connect(postgres.dsn())
     try:
-        await admin.execute(f"create database {TEMPLATE}")
-        await migrate(postgres.dsn(TEMPLATE))
-        await admin.execute(
-            f"do $$ begin create role {APP_LOGIN} login in role interlock_app; "
-            "exception when duplicate_object or unique_violation then null; end $$"
-        )
+        await _make_role(admin, f"{OWNER} login createrole")
+        await admin.execute(f"create database {TEMPLATE} owner {OWNER}")
+        await migrate(postgres.dsn(TEMPLATE, user=OWNER))
+        await _make_role(admin, f"{APP_LOGIN} login in role interlock_app")
     finally:
         await admin.close()
+
+
+async def _make_role(admin: asyncpg.Connection[asyncpg.Record], role: str) -> None:
+    await admin.execute(
+        f"do $$ begin create role {role}; exception when duplicate_object or unique_violation then null; end $$"
+    )
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A tenant of two shards, and the owners of their databases."""
+"""A tenant of two shards, and the superusers of their databases, who alone may move it."""
 
 from __future__ import annotations
 

@@ -71,6 +71,8 @@ async def migrate(dsn: str) -> list[str]:
             "others have held the tables for too long; nothing was changed, migrate when it is quieter",
         )
     except asyncpg.InsufficientPrivilegeError as error:
+        if (text := str(error)).startswith("interlock: "):  # it says what to do
+            raise SchemaMismatch(text.removeprefix("interlock: ")) from error
         raise SchemaMismatch(
             f"this role may not migrate the database ({error}); connect as the owner of the schema"
         ) from error

@@ -8,8 +8,13 @@ create schema if not exists interlock;
 
 do $$
 begin
-  create role interlock_app nologin;
-exception when duplicate_object or unique_violation then null;  -- roles belong to the whole server
+  if not exists (select from pg_roles where rolname = 'interlock_app') then  -- roles belong to the whole server
+    create role interlock_app nologin;
+  end if;
+exception when duplicate_object or unique_violation then null;
+when insufficient_privilege then
+  raise exception 'interlock: % may not create roles: as a superuser, run: create role interlock_app; create role interlock_sweep; grant interlock_app, interlock_sweep to %',
+    quote_ident(current_user), quote_ident(current_user) using errcode = 'insufficient_privilege';
 end $$;
 grant usage on schema interlock to interlock_app;
 

@@ -163,6 +163,8 @@ create trigger after_insert after insert on interlock.job referencing new table 
 -- Order of work: history and tally first, since nobody waits for those; then the agents of the changed jobs, which are held until the
 -- transaction ends; they are locked before anything that indexes the truth is touched, so that
 -- whoever holds an agent's row sees ready, lease and what else tells of its places as of whole transitions.
+-- Rows of ready are sought from the changed jobs on and deleted by their place: row-level security holds for the owner too, and offers the
+-- planner all rows of the tenant to begin with.
 create function interlock.after_update() returns trigger
   language plpgsql security definer set search_path = interlock, pg_temp
   set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off set jit = off as $$
@@ -213,12 +215,15 @@ begin
 
   if children then
     -- The waiting jobs first, as everywhere. Two children may end at once: the later one sees what the earlier has done.
-    perform from job j where j.tenant = current_tenant() and j.id in (
-      select a.job_id from changed n join job_await a on a.tenant = n.tenant and a.child_id = n.id
-      where n.parent_id is not null and n.status >= 'succeeded') order by j.id for update;
+    perform from job j where j.tenant = current_tenant() and j.id = any(array(
+      select w.job_id from changed n cross join lateral (
+        select x.job_id from job_await x where x.tenant = n.tenant and x.child_id = n.id offset 0) w
+      where n.parent_id is not null and n.status >= 'succeeded')) order by j.id for update;
     with gone as (
-      delete from job_await a using changed n
-      where n.parent_id is not null and n.status >= 'succeeded' and a.tenant = n.tenant and a.child_id = n.id
+      delete from job_await a where a.ctid = any(array(
+        select w.at from changed n cross join lateral (
+          select x.ctid as at from job_await x where x.tenant = n.tenant and x.child_id = n.id offset 0) w
+        where n.parent_id is not null and n.status >= 'succeeded'))
       returning a.job_id)
     select array_agg(distinct job_id) into parents from gone;
   end if;
@@ -244,9 +249,11 @@ begin
           where n.line is not null and n.status = 'running' and n.previous <> 'running') then
         raise exception 'interlock: a job has no place in the line of its agent and cannot be granted' using errcode = 'check_violation';
       end if;
-      delete from ready q using changed n
-      where n.status = 'running' and n.previous <= 'retry'
-        and q.tenant = n.tenant and q.route = n.route and q.run_at = n.run_at and q.seq = n.seq and not q.blocked;
+      delete from ready q where q.ctid = any(array(
+        select r.at from changed n cross join lateral (
+          select x.ctid as at from ready x
+          where x.tenant = n.tenant and x.route = n.route and x.run_at = n.run_at and x.seq = n.seq and not x.blocked offset 0) r
+        where n.status = 'running' and n.previous <= 'retry'));
     end if;
     insert into lease (tenant, job_id, fence, worker, seconds, expires_at, run_ends_at, line)
     select n.tenant, n.id, n.fence, n.worker, coalesce(n.lease_seconds, 60), n.lease_expires_at,
@@ -261,14 +268,19 @@ begin
   end if;
   if left_ready then
     with gone as (
-      delete from ready q using changed n
-      where n.previous <= 'retry' and n.status > 'running'
-        and q.tenant = n.tenant and q.route = n.route and q.run_at = n.run_at and q.seq = n.seq and not q.blocked
+      delete from ready q where q.ctid = any(array(
+        select r.at from changed n cross join lateral (
+          select x.ctid as at from ready x
+          where x.tenant = n.tenant and x.route = n.route and x.run_at = n.run_at and x.seq = n.seq and not x.blocked offset 0) r
+        where n.previous <= 'retry' and n.status > 'running'))
       returning q.line)
     select freed || coalesce(array_agg(gone.line), '{}') into freed from gone where gone.line is not null;
     with gone as (
-      delete from job_await a using changed n
-      where n.previous <= 'retry' and n.status > 'running' and a.tenant = n.tenant and a.job_id = n.id
+      delete from job_await a using (
+        select w.at, n.id, n.line, n.place_era from changed n cross join lateral (
+          select x.ctid as at from job_await x where x.tenant = n.tenant and x.job_id = n.id offset 0) w
+        where n.previous <= 'retry' and n.status > 'running') n
+      where a.ctid = n.at
       returning n.id, n.line, n.place_era)
     select freed || coalesce(array_agg(x.line), '{}') into freed from (
       select * from gone
@@ -278,9 +290,11 @@ begin
   end if;
   if lines then
     if left_ready then
-      delete from ready q using changed n
-      where n.line is not null and n.previous <= 'retry' and n.status > 'running'
-        and q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq;
+      delete from ready q where q.ctid = any(array(
+        select r.at from changed n cross join lateral (
+          select x.ctid as at from ready x
+          where x.tenant = n.tenant and x.line = n.line and x.blocked and x.run_at = n.run_at and x.seq = n.seq offset 0) r
+        where n.line is not null and n.previous <= 'retry' and n.status > 'running'));
     end if;
     if others then  -- those that ended while they ran have given their place back in any case
       select freed || coalesce(array_agg(n.line), '{}') into freed

@@ -3,10 +3,27 @@
 
 do $$
 begin
-  create role interlock_sweep nologin;
-exception when duplicate_object or unique_violation then null;  -- roles belong to the whole server
+  if not exists (select from pg_roles where rolname = 'interlock_sweep') then  -- roles belong to the whole server
+    create role interlock_sweep nologin;
+  end if;
+exception when duplicate_object or unique_violation then null;
 end $$;
-grant interlock_app, interlock_sweep to current_user;
+-- The owner takes on the first to serve, and the second to hand functions over to it. On a server where others have made both roles,
+-- somebody who administers them has to grant them.
+do $$
+declare
+  name text;
+  needed text := case when current_setting('server_version_num')::integer >= 160000 then 'set, usage' else 'member' end;
+begin
+  foreach name in array array['interlock_app', 'interlock_sweep'] loop
+    if exists (select from unnest(string_to_array(needed, ', ')) n where not pg_has_role(current_user, name, n)) then
+      execute format('grant %I to current_user', name);
+    end if;
+  end loop;
+exception when insufficient_privilege then
+  raise exception 'interlock: % exists already and was made by another role: as that role or as a superuser, run: grant interlock_app, interlock_sweep to %',
+    name, quote_ident(current_user) using errcode = 'insufficient_privilege';
+end $$;
 grant usage on schema interlock to interlock_sweep;
 
 do $$
@@ -28,23 +45,22 @@ grant select on interlock.tally to interlock_app;
 grant usage on sequence interlock.route_no, interlock.agent_no, interlock.job_seq_seq to interlock_app;
 grant select, insert, update on interlock.queue, interlock.job_checkpoint to interlock_app;
 grant select, insert, update on interlock.job to interlock_app;
-grant select, delete on interlock.ready to interlock_app;
-grant update (tenant) on interlock.ready to interlock_app;  -- a claim locks rows, for which this right is asked; none may be written
-create policy lock_only on interlock.ready as restrictive for update to interlock_app using (true) with check (false);
+grant select on interlock.ready to interlock_app;  -- only the triggers of job and a claim, with the rights of the owner, write there
 grant select, update on interlock.lease to interlock_app;
 grant select, insert, update, delete on interlock.claim to interlock_app;
 grant select, insert on interlock.job_await to interlock_app;
 grant select on interlock.job_history, interlock.job_view, interlock.epoch to interlock_app;
 
+-- A policy names who acts, not who has been granted what: the owner is a member of both roles, and its functions act for one tenant.
 grant select on interlock.tenant, interlock.agent, interlock.tally, interlock.route, interlock.ready, interlock.lease, interlock.claim, interlock.job_await to interlock_sweep;
-create policy sweep on interlock.tenant for select to interlock_sweep using (true);
-create policy sweep on interlock.agent for select to interlock_sweep using (true);
-create policy sweep on interlock.tally for select to interlock_sweep using (true);
-create policy sweep on interlock.route for select to interlock_sweep using (true);
-create policy sweep on interlock.ready for select to interlock_sweep using (true);
-create policy sweep on interlock.lease for select to interlock_sweep using (true);
-create policy sweep on interlock.job_await for select to interlock_sweep using (true);
-create policy sweep on interlock.claim for select to interlock_sweep using (true);
+create policy sweep on interlock.tenant for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.agent for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.tally for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.route for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.ready for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.lease for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.job_await for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.claim for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 create function interlock.tenants() returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$ select tenant from tenant $$;

@@ -149,7 +149,7 @@ grant update (status, closed_by, closed_at, comment, data, token_sha256, token_m
   to interlock_app;
 grant select on interlock.approval_view to interlock_app;
 grant select (tenant, id, job_id, status, expires_at, deadline, token_sha256) on interlock.approval to interlock_sweep;
-create policy sweep on interlock.approval for select to interlock_sweep using (true);
+create policy sweep on interlock.approval for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 -- Whose gate, and which, has a link token with this hash; everything else about it is read as that tenant.
 create function interlock.gate_of_token(p_sha256 bytea) returns table (tenant text, gate_id uuid)

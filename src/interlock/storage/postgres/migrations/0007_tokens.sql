@@ -67,12 +67,10 @@ create trigger token_only_revoked before update on interlock.token for each row
 alter table interlock.token enable row level security;
 alter table interlock.token force row level security;
 create policy tenant_only on interlock.token using (tenant = (select interlock.current_tenant()));
-grant select, insert, delete, update (last_used_at, revoked_at, revoked_by) on interlock.token to interlock_app;
-create policy only_ended_ones_go on interlock.token as restrictive for delete to interlock_app
-  using (least(revoked_at, expires_at) <= interlock.clock());
+grant select, insert, update (last_used_at, revoked_at, revoked_by) on interlock.token to interlock_app;
 
 grant select (tenant, id, hash, expires_at, revoked_at) on interlock.token to interlock_sweep;
-create policy sweep on interlock.token for select to interlock_sweep using (true);
+create policy sweep on interlock.token for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 -- Whose token has this hash; everything else about it is read as that tenant.
 create function interlock.token_owner(p_hash bytea) returns table (tenant text, token_id uuid)

@@ -75,7 +75,7 @@ grant select, insert, update, delete on interlock.artifact_orphan to interlock_a
 grant select, insert, update on interlock.artifact_usage to interlock_app;
 
 grant select on interlock.artifact_orphan to interlock_sweep;
-create policy sweep on interlock.artifact_orphan for select to interlock_sweep using (true);
+create policy sweep on interlock.artifact_orphan for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 create function interlock.due_orphans(p_now timestamptz, p_limit integer) returns table (tenant text, object_key text)
   language sql stable security definer set search_path = interlock, pg_temp as $$

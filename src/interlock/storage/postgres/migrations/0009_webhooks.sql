@@ -263,8 +263,8 @@ create trigger announce_place after update on interlock.ready referencing new ta
 -- What must be found across tenants.
 grant select (tenant, channel, next_try_at, settled_at, id) on interlock.outbox to interlock_sweep;
 grant select (tenant, id, ended_at, expires_at) on interlock.subscription to interlock_sweep;
-create policy sweep on interlock.outbox for select to interlock_sweep using (true);
-create policy sweep on interlock.subscription for select to interlock_sweep using (true);
+create policy sweep on interlock.outbox for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.subscription for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 -- Channels with something due: every tenant's longest waiting one first, then everybody's second, and so on.
 create function interlock.due_channels(p_now timestamptz, p_limit integer) returns table (tenant text, channel text)

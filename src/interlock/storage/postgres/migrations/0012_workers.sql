@@ -1,7 +1,7 @@
 -- Lets the sweeper find workers, whoever's they are, that were not seen for long and hold nothing.
 
 grant select (tenant, name, last_seen_at) on interlock.worker to interlock_sweep;
-create policy sweep on interlock.worker for select to interlock_sweep using (true);
+create policy sweep on interlock.worker for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 create function interlock.old_workers(p_before timestamptz, p_limit integer) returns table (tenant text, name text)
   language sql stable security definer set search_path = interlock, pg_temp as $$

@@ -32,7 +32,7 @@ alter table interlock.placement force row level security;
 create policy tenant_only on interlock.placement using (tenant = (select interlock.current_tenant()));
 grant select, insert, update on interlock.placement to interlock_app;
 grant select on interlock.placement to interlock_sweep;
-create policy sweep on interlock.placement for select to interlock_sweep using (true);
+create policy sweep on interlock.placement for select to interlock_sweep using (current_user = 'interlock_sweep');
 
 alter table interlock.tenant add column state text collate "C" not null default 'here'
   constraint state_is_known check (state in ('here', 'leaving', 'gone'));

@@ -67,8 +67,8 @@ create trigger note_new_tags after update of tags on interlock.job for each row
 -- Tenants with so many jobs behind their last stretch.
 grant select (tenant, seq) on interlock.job to interlock_sweep;
 grant select on interlock.stretch to interlock_sweep;
-create policy sweep on interlock.job for select to interlock_sweep using (true);
-create policy sweep on interlock.stretch for select to interlock_sweep using (true);
+create policy sweep on interlock.job for select to interlock_sweep using (current_user = 'interlock_sweep');
+create policy sweep on interlock.stretch for select to interlock_sweep using (current_user = 'interlock_sweep');
 create function interlock.long_tails(p_jobs integer, p_limit integer) returns setof text
   language sql stable security definer set search_path = interlock, pg_temp as $$
   select t.tenant from tenant t

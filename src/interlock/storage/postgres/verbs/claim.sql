@@ -30,13 +30,14 @@ end $$;
 -- deadlines that have run out, or `repeat` what the claim of this name was granted. Arrays, since a value of its own for each job is
 -- dear to a client (times most of all, which go as the bytes of them all); what few jobs have is in `rare`, null where a job has none of it.
 -- Where several workers ask as one, p_takers names who gets the first job, the second, and so on.
+-- With the rights of the owner: nobody else may take a row out of ready, so that no job is left waiting without one.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
   p_repositories text[], p_affinity_keys text[], p_claim_id text, p_takers text[], p_sweep boolean,
   out first text, out at timestamptz, out expires_at timestamptz, out fence bigint, out job_ids text, out seqs bigint[], out types text[],
   out priorities integer[], out payloads text[], out agent_kinds text[], out agent_ids text[], out idempotency_keys text[],
   out created_bys text[], out created_ats bytea, out run_ats bytea, out max_attempts integer[], out workers text[], out rare text[]
-) language plpgsql
+) language plpgsql security definer set search_path = interlock, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
 declare

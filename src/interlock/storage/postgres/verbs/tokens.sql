@@ -56,14 +56,15 @@ begin
     where k.tenant = p_tenant and k.id = any(p_ids) and (k.worker_id is not null or not p_of_workers);
 end $$;
 
--- Deletes those of these tokens that ended before a time.
-create or replace function interlock.forget_tokens(p_tenant text, p_ids uuid[], p_before timestamptz) returns integer language plpgsql as $$
+-- Deletes those of these tokens that ended before a time. This is the only way for the app role to delete a token, and it reaches none that counts.
+create or replace function interlock.forget_tokens(p_tenant text, p_ids uuid[], p_before timestamptz) returns integer
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
 declare
   gone integer;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   delete from interlock.token k
-    where k.tenant = p_tenant and k.id = any(p_ids) and least(k.revoked_at, k.expires_at) < p_before;
+    where k.tenant = p_tenant and k.id = any(p_ids) and least(k.revoked_at, k.expires_at) < least(p_before, clock());
   get diagnostics gone = row_count;
   return gone;
 end $$;
