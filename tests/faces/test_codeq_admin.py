@@ -46,18 +46,28 @@ async def test_tasks_are_listed_by_status(api: Api) -> None:
     says(await api.get(f"{BASE}/admin/tasks?status=ODD"), 400, b'{"error":"invalid status"}')
 
 
-async def test_cleanup_deletes_what_ended_before_a_time(api: Api, clock: ManualClock) -> None:
+async def test_cleanup_keeps_ended_tasks_for_a_day(api: Api, clock: ManualClock) -> None:
+    async def clean_up(body: bytes) -> int:
+        return int(told(await api.send(f"{BASE}/admin/tasks/cleanup", body), 200)["deleted"])
+
     old = await create(api, "a")
     told(await api.send(f"/v1/jobs/{old}/cancel", b"{}"), 200)
     clock.advance(3600)
-    live = await create(api, "a")
+    live, new = await create(api, "a"), await create(api, "a")
+    told(await api.send(f"/v1/jobs/{new}/cancel", b"{}"), 200)
     for year in ("2001", "0001"):
         body = b'{"before":"%b-01-01T00:00:00Z"}' % year.encode()
         done = told(await api.send(f"{BASE}/admin/tasks/cleanup", body), 200)
         assert done == {"deleted": 0, "before": f"{year}-01-01T00:00:00.000000Z", "limit": 1000}
+    clock.advance(86_400 - 3601)
+    assert await clean_up(b"{}") == 0
+    clock.advance(2)
     done = told(await api.send(f"{BASE}/admin/tasks/cleanup", b'{"limit":10}'), 200)
     assert (done["deleted"], done["limit"]) == (1, 10)
     says(await api.get(f"{BASE}/tasks/{old}"), 404, b'{"error":"not found"}')
+    told(await api.get(f"{BASE}/tasks/{new}"), 200)
+    # A time in the future shortens the day, as it did there.
+    assert await clean_up(b'{"before":"2999-01-01T00:00:00Z"}') == 1
     told(await api.get(f"{BASE}/tasks/{live}"), 200)
     bad = await api.send(f"{BASE}/admin/tasks/cleanup", b'{"before":"yesterday"}')
     says(bad, 400, b'{"error":"invalid \'before\' (use RFC3339)"}')

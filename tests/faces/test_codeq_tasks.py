@@ -63,6 +63,11 @@ async def test_wrong_fields_are_refused_in_the_words_of_codeq(api: Api) -> None:
         response = await api.send(f"{BASE}/tasks", b'{"command":"x","payload":{},%b}' % more)
         says(response, 400, json.dumps({"error": text}, separators=(",", ":")).encode())
     says(await api.send(f"{BASE}/tasks", b'{"command":"","payload":{}}'), 400, b'{"error":"invalid command"}')
+    for body in (b'{"command":"x","payload":null}', b'{"command":"x"}'):
+        says(await api.send(f"{BASE}/tasks", body), 400, b'{"error":"invalid body"}')
+        says(await api.send(f"{BASE}/tasks/batch", b"[%b]" % body), 200, b'[{"error":"invalid body"}]')
+    for payload in (b"0", b"false", b'""', b"{}", b"[]"):
+        told(await api.send(f"{BASE}/tasks", b'{"command":"x","payload":%b}' % payload), 202)
 
 
 async def test_fields_that_nobody_knows_are_passed_over(api: Api) -> None:
@@ -98,7 +103,8 @@ async def test_a_task_due_in_more_than_a_day_is_still_there(api: Api, clock: Man
 async def test_a_batch_is_made_item_by_item(api: Api) -> None:
     items = b'[{"command":"a","payload":1},{"command":"","payload":1},{"payload":1},{"command":"b","payload":2}]'
     for body in (b'{"tasks":%b}' % items, items):
-        results = told(await api.send(f"{BASE}/tasks/batch", body), 200)["results"]
+        answer = told(await api.send(f"{BASE}/tasks/batch", body), 200)
+        results = answer if body is items else answer["results"]  # a bare array gets a bare array
         assert [one.get("error") or one["task"]["command"] for one in results] == [
             "a", "invalid command", "invalid body", "b",
         ]  # fmt: skip
@@ -156,3 +162,22 @@ async def test_a_cancelled_job_is_a_failed_task(api: Api) -> None:
     told(await api.send(f"/v1/jobs/{task['id']}/cancel", b"{}"), 200)
     seen = told(await api.get(f"{BASE}/tasks/{task['id']}"), 200)
     assert (seen["status"], seen["error"], seen["lastKnownLocation"]) == ("FAILED", "cancelled", "NONE")
+
+
+async def test_an_address_with_or_without_the_base_path_works(api: Api) -> None:
+    for address in (BASE, BASE + BASE):
+        task = told(await api.send(f"{address}/tasks", b'{"command":"x","payload":{}}'), 202)
+        assert told(await api.get(f"{address}/tasks/{task['id']}"), 200)["id"] == task["id"]
+        says(await api.get(f"{address}/healthz"), 200, b'{"status":"ok"}')
+
+
+async def test_every_error_below_the_base_path_has_the_format_of_codeq(api: Api, guarded: Api) -> None:
+    for caller in (api, guarded):
+        for path in (BASE, f"{BASE}/nothing", f"{BASE}/tasks/a/b/c", f"{BASE}/tasks//x", f"{BASE}{BASE}/nothing"):
+            says(await caller.get(path), 404, b'{"error":"nothing is served under this path"}')
+    error = told(await api.call("DELETE", f"{BASE}/tasks"), 405)
+    assert set(error) == {"error"}
+    cross = await api.send(f"{BASE}/tasks", b"{}", **{"sec-fetch-site": "cross-site"})
+    assert set(told(cross, 403)) == {"error"}
+    plain = await api.get("/v1/codeqs")
+    assert (plain.status_code, plain.headers["content-type"]) == (404, "application/problem+json")

@@ -206,7 +206,7 @@ async def test_without_a_secret_of_codeq_the_one_of_the_tenant_signs(closed_api:
     both = await closed_api.as_role("work", "produce", worker_id="w")
     await create(both, webhook=there.url)
     id = await claim(both)
-    told(await both.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED"}'), 200)
+    told(await both.send(f"{BASE}/tasks/{id}/result", b'{"status":"COMPLETED","result":{}}'), 200)
     operator = await closed_api.as_role("operate")
     who = await closed_api.engine.tokens.authenticate(str(operator.token))
     secret = await closed_api.engine.webhooks.rotate_job_secret(who)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from interlock.api.codeq import worker_routes
 from interlock.domain.principal import local
 from interlock.storage.contract import Store
 from interlock.wire import LIMITS, job_request
@@ -108,7 +110,7 @@ async def test_a_batch_claims_in_order_up_to_its_count(api: Api) -> None:
     tasks = told(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2,"commands":["b","a"]}'), 200)["tasks"]
     assert [task["command"] for task in tasks] == ["b", "b"]
     rest = told(await api.send(f"{BASE}/tasks/claim/batch", b'["b","a"]'), 200)
-    assert [task["command"] for task in rest["tasks"]] == ["a"]
+    assert [task["command"] for task in rest] == ["a"]
 
 
 async def test_a_batch_claims_at_most_ten(api: Api) -> None:
@@ -214,7 +216,7 @@ async def test_only_the_holder_may_finish_or_hand_back(guarded: Api) -> None:
         says(await two.send(f"{BASE}/tasks/{id}/{path}", body), 403, b'{"error":"not-owner"}')
     assert await guarded.engine.reads.job(guarded.tenant, id) == before
     assert await guarded.engine.artifacts.list(guarded.tenant, id) == []
-    told(await result(one, id, b'{"status":"COMPLETED"}'), 200)
+    told(await result(one, id, b'{"status":"COMPLETED","result":{}}'), 200)
 
 
 async def test_an_unknown_task_is_not_found_by_workers(api: Api) -> None:
@@ -226,11 +228,12 @@ async def test_an_unknown_task_is_not_found_by_workers(api: Api) -> None:
 async def test_a_task_that_does_not_run_takes_no_result(api: Api) -> None:
     id = await create(api)
     for _ in ("waiting", "ended"):
-        says(await result(api, id, b'{"status":"COMPLETED"}'), 409, b'{"error":"not-in-progress"}')
-        says(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 409, b'{"error":"not-in-progress"}')
+        for body in (b'{"status":"COMPLETED","result":{}}', b'{"status":"COMPLETED"}', b'{"status":"WHAT"}'):
+            says(await result(api, id, body), 409, b'{"error":"not-in-progress"}')
+        says(await api.send(f"{BASE}/tasks/{id}/nack", b"{}"), 403, b'{"error":"not-owner"}')
         says(await api.post(f"{BASE}/tasks/{id}/abandon"), 403, b'{"error":"not-owner"}')
         if (await api.send(f"{BASE}/tasks/claim", b"{}")).status_code == 200:
-            told(await result(api, id, b'{"status":"COMPLETED"}'), 200)
+            told(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
 
 
 async def test_a_failed_result_is_terminal(api: Api) -> None:
@@ -249,9 +252,8 @@ async def test_a_failed_result_is_as_large_as_any_other_and_kept_byte_for_byte(a
     for status in (b"COMPLETED", b"FAILED"):
         id = await create(api)
         await claim(api)
-        over = await result(api, id, b'{"status":"%b","result":%b}' % (status, largest.replace(b"xx", b"xxx", 1)))
-        assert over.status_code == 413
         body = b'{"status":"%b","error":"%b","result":%b}' % (status, b"e" * 20_000, largest)
+        assert (await result(api, id, body.replace(b"xx", b"xxx", 1))).status_code == 413
         told(await result(api, id, body), 200)
         seen = await api.get(f"{BASE}/tasks/{id}/result")
         assert told(seen, 200)["result"]["status"] == status.decode()
@@ -267,12 +269,120 @@ async def test_the_details_of_a_failure_are_shown_byte_for_byte(api: Api) -> Non
     )
 
 
-async def test_a_status_that_is_none_is_refused(api: Api) -> None:
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"status":"DONE","result":{}}', "invalid status"),
+        (b'{"status":"COMPLETED"}', "result required when status=COMPLETED"),
+        (b'{"status":"COMPLETED","result":null}', "result required when status=COMPLETED"),
+        (b'{"status":"FAILED"}', "error required when status=FAILED"),
+        (b'{"status":"FAILED","error":" \\n"}', "error required when status=FAILED"),
+        (b'{"status":"COMPLETED","result":[1]}', "invalid request body"),
+        (b'{"status":"COMPLETED","result":"done"}', "invalid request body"),
+        (b'{"status":"FAILED","error":"x","result":7}', "invalid request body"),
+        (b"{}", "invalid request body"),
+    ],
+)
+async def test_an_invalid_result_is_rejected_and_the_task_stays_leased(api: Api, body: bytes, text: str) -> None:
     id = await create(api)
     await claim(api)
-    said = await result(api, id, b'{"status":"DONE"}')
-    says(said, 400, b'{"error":"invalid status (use COMPLETED or FAILED)"}')
-    says(await result(api, id, b"{}"), 400, b'{"error":"invalid body"}')
+    says(await result(api, id, body), 400, b'{"error":"%b"}' % text.encode())
+    if b"status" in body:
+        says(
+            await api.send(f"{BASE}/tasks/batch/results", b'{"results":[{"taskId":"%b",%b]}' % (id.encode(), body[1:])),
+            200,
+            b'{"results":[{"taskId":"%b","error":"%b"}]}' % (id.encode(), text.encode()),
+        )
+    record = told(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
+    assert (record["status"], record["result"]) == ("COMPLETED", {})
+
+
+async def test_an_unreadable_item_does_not_reject_the_other_results(api: Api) -> None:
+    one, two = await create(api), await create(api)
+    told(await api.send(f"{BASE}/tasks/claim/batch", b'{"count":2}'), 200)
+    items = (
+        b'{"taskId":"%b","status":"COMPLETED","result":{"n":1}}' % one.encode(),
+        b'{"taskId":"odd","status":7}', b'{"taskId":"twice","status":"FAILED","error":"x","result":{"a":1,"a":2}}',
+        b'"text"', b"null", b"{}", b'{"taskId":"deep","status":"COMPLETED","result":%b%b}' % (b"[" * 99, b"]" * 99),
+        b'{"taskId":"%b","options":{"status":"FAILED","error":"broke \\ud800"}}' % two.encode(),
+    )  # fmt: skip
+    results = told(await api.send(f"{BASE}/tasks/batch/results", b"[%b]" % b",".join(items)), 200)
+    assert [one["taskId"] for one in results] == [one, "odd", "twice", "", "", "", "deep", two]
+    assert (results[0]["result"]["status"], results[0]["result"]["result"]) == ("COMPLETED", {"n": 1})
+    assert (results[-1]["result"]["status"], results[-1]["result"]["error"]) == ("FAILED", "broke \ufffd")
+    assert {one["error"] for one in results[1:5] + results[6:7]} == {"invalid body"}
+    assert results[5]["error"] == "task not found"
+    assert (await api.engine.reads.job(api.tenant, two)).sanitized
+
+
+async def test_commands_are_compared_without_case(api: Api) -> None:
+    spelled = [(await create(api, name), name.decode()) for name in (b"RENDER", b"Render", b"render")]
+    low = told(await api.send("/v1/jobs", b'{"type":"rEnDeR","priority":-1}'), 201)["id"]
+    stats = told(await api.get(f"{BASE}/admin/queues/ReNdEr"), 200)
+    assert stats == {"command": "ReNdEr", "ready": 4, "delayed": 0, "inProgress": 0, "dlq": 0}
+    for id, name in (*spelled, (low, "rEnDeR")):
+        task = await claim(api, b'{"commands":["rendeR"]}')
+        assert (task["id"], task["command"]) == (id, name)
+    assert (await api.send(f"{BASE}/tasks/claim", b'{"commands":["rendeR"]}')).status_code == 204
+
+
+async def test_a_claim_that_waits_finds_a_command_in_another_spelling(api: Api) -> None:
+    waiting = asyncio.create_task(api.send(f"{BASE}/tasks/claim", b'{"commands":["Soon"],"waitSeconds":30}'))
+    id = told(await api.send("/v1/jobs", b'{"type":"SOON"}'), 201)["id"]
+    assert told(await waiting, 200)["id"] == id
+
+
+async def test_a_token_of_ours_allows_types_in_their_exact_spelling(guarded: Api) -> None:
+    producer = await guarded.as_role("produce")
+    worker = await guarded.as_role("work", worker_id="w", types=["mine"])
+    await create(producer, b"MINE")
+    for body in (b'{"commands":["mine"]}', b"{}"):
+        assert (await worker.send(f"{BASE}/tasks/claim", body)).status_code == 204
+    id = await create(producer, b"mine")
+    assert (await claim(worker, b'{"commands":["mine"]}'))["id"] == id
+
+
+async def test_a_claim_waits_at_most_30_seconds(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def patient(_call: Any, _ask: Any, seconds: float, **_more: Any) -> list[Any]:
+        waits.append(seconds)
+        return []
+
+    monkeypatch.setattr(worker_routes, "claim_patiently", patient)
+    for seconds in (5, 30, 31, 600):
+        await api.send(f"{BASE}/tasks/claim", b'{"waitSeconds":%d}' % seconds)
+    assert waits == [5, 30, 30, 30]
+
+
+async def test_a_dead_letter_names_its_cause_and_a_pending_task_has_no_error(api: Api, clock: ManualClock) -> None:
+    async def error(id: str) -> str | None:
+        found: str | None = told(await api.get(f"{BASE}/tasks/{id}"), 200).get("error")
+        return found
+
+    nacked = await create(api, more=b',"maxAttempts":2')
+    for expected in (None, "MAX_ATTEMPTS"):
+        await claim(api)
+        told(await api.send(f"{BASE}/tasks/{nacked}/nack", b'{"delaySeconds":1}'), 200)
+        assert await error(nacked) == expected
+        clock.advance(1)
+    lost = await create(api, more=b',"maxAttempts":1')
+    await claim(api, b'{"leaseSeconds":10}')
+    clock.advance(11)
+    await api.engine.upkeep.sweep()
+    assert await error(lost) == "LEASE_EXPIRED"
+    assert told(await api.get(f"{BASE}/tasks/{lost}/result"), 200)["result"]["error"] == "LEASE_EXPIRED"
+
+
+async def test_a_long_lease_is_as_long_as_it_was_asked_for(api: Api, clock: ManualClock) -> None:
+    id = await create(api)
+    await claim(api, b'{"leaseSeconds":86400}')
+    clock.advance(86_399)
+    await api.engine.upkeep.sweep()
+    says(await api.send(f"{BASE}/tasks/{id}/heartbeat", b'{"extendSeconds":172800}'), 200, b'{"ok":true}')
+    clock.advance(172_799)
+    await api.engine.upkeep.sweep()
+    told(await result(api, id, b'{"status":"COMPLETED","result":{}}'), 200)
 
 
 async def test_a_result_brings_files_and_links(api: Api) -> None:
@@ -280,7 +390,7 @@ async def test_a_result_brings_files_and_links(api: Api) -> None:
     await claim(api)
     content = base64.b64encode(b"# report")
     body = (
-        b'{"status":"COMPLETED","result":[1, 2],"artifacts":[{"name":"report.md","contentBase64":"%b","contentType":'
+        b'{"status":"COMPLETED","result":{"n":[1, 2]},"artifacts":[{"name":"report.md","contentBase64":"%b","contentType":'
         b'"text/markdown"},{"name":"page","url":"https://example.org/page"}]}' % content
     )
     record = told(await result(api, id, body), 200)
@@ -289,6 +399,33 @@ async def test_a_result_brings_files_and_links(api: Api) -> None:
     file = await api.get(by_name["report.md"])
     assert (file.content, file.headers["content-type"]) == (b"# report", "text/markdown")
     assert told(await api.get(f"{BASE}/tasks/{id}/result"), 200)["result"] == record
+
+
+async def test_artifacts_never_keep_a_result_from_being_submitted(api: Api) -> None:
+    id = await create(api)
+    await claim(api)
+    sent: list[dict[str, str]] = [
+        {"name": "page", "url": "s3://bucket/key"}, {"name": "page", "url": "../relative"}, {"name": "page", "url": " "},
+        {"name": "page [2]", "url": "https://user:password@example.org"}, {"name": "", "url": "x"},
+        {"name": "long", "url": "https://example.org/" + "x" * 100_000}, {"name": "n" * 5000, "url": "y"},
+        {"name": "both", "url": "file:///b", "contentBase64": "YQ=="}, {"name": "neither"}, {"url": "anonymous"},
+        {"name": "empty", "contentBase64": ""}, {"name": "line\nbreak\x00", "url": "nul\x00"}, {"name": "..", "url": "z"},
+        {"name": "file", "contentBase64": "YQ==", "contentType": "not a media type"},
+    ]  # fmt: skip
+    sent += [{"name": f"many {n}", "url": f"u{n}"} for n in range(250)]
+    body = json.dumps({"status": "COMPLETED", "result": {}, "artifacts": sent}).encode()
+    record = told(await result(api, id, body), 200)
+    kept = [one for one in sent if one.get("url")]
+    links, (file,) = record["artifacts"][: len(kept)], record["artifacts"][len(kept) :]
+    assert [one["url"] for one in links] == [one["url"].replace("\x00", "\ufffd") for one in kept]
+    exact = ("page", "page [2]", "long", "both", *(f"many {n}" for n in range(250)))
+    assert [one["name"] for one in links if one["name"] in exact] == [
+        one["name"] for one in kept if one.get("name") in exact
+    ]
+    assert file["name"] == "file"
+    assert (await api.get(file["url"])).content == b"a"
+    assert told(await api.get(f"{BASE}/tasks/{id}/result"), 200)["result"] == record
+    assert len(await api.engine.artifacts.list(api.tenant, id, limit=200)) == 200
 
 
 async def test_many_results_are_answered_each_on_its_own(api: Api) -> None:
@@ -305,7 +442,7 @@ async def test_many_results_are_answered_each_on_its_own(api: Api) -> None:
     assert (results[1]["result"]["status"], results[1]["result"]["error"]) == ("FAILED", "broke")
     assert results[2:] == [
         {"taskId": NEVER, "error": "task not found"},
-        {"taskId": good, "error": "invalid status (use COMPLETED or FAILED)"},
+        {"taskId": good, "error": "not-in-progress"},
     ]
 
 

@@ -23,7 +23,7 @@ def create_app(engine: Engine, options: Options | None = None, *, mounts: Mappin
     service = Service(engine, options or Options())
     native_endpoints = _endpoints(service, [*routes(), *_pages()])
     router = Router([*native_endpoints, *faces.endpoints(service, service.options.faces)])
-    return Gate(service, router, mounts or {})
+    return Gate(service, router, mounts or {}, faces.errors(service.options.faces))
 
 
 def routes() -> list[Route]:

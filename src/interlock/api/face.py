@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from interlock.api import body
+from interlock.api import body, json_items
 from interlock.api.endpoint import Endpoint, refusal
 from interlock.api.headers import Headers
 from interlock.api.routes import Answer, Receive, Request, Route
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
-from interlock.errors import Error, Invalid
+from interlock.errors import Error, Invalid, Malformed
+
+MAX_LEASE_SECONDS: Final = 30 * 86_400.0  # those servers had no limit, and their workers do not expect one
 
 
 class Lenient(Request, frozen=True, kw_only=True, forbid_unknown_fields=False, rename="camel"):
     """The base of bodies and queries of a face: what nobody knows is passed over, as those servers did."""
 
-    bare: ClassVar[str | None] = None  # the field that a bare array stands for
+    @classmethod
+    def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
+        """Decode a body; the flag says whether invalid Unicode in it was replaced."""
+        return body.decode(raw, cls, limit=limit, mends=mends)
+
+
+class Batch(Lenient, frozen=True, kw_only=True):
+    """The base of batch bodies: an object with a list of items, or the list alone.
+
+    Items are `msgspec.Raw` and are checked one by one, so that an unreadable item does not reject the others.
+    """
+
+    items_field: ClassVar[str]
+    is_bare: bool = False  # set by read(), whatever the body contains
 
     @classmethod
     def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
-        """A body of this kind, and whether odd text in it was mended."""
-        return body.decode(raw, cls, limit=limit, mends=mends)
+        try:
+            members, is_bare = json_items.split(raw, cls.items_field)
+            value = msgspec.convert(members, cls, strict=True)
+        except msgspec.ValidationError as error:
+            raise body.invalid(error) from None
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise Malformed(f"body is not JSON: {error}") from None
+        msgspec.structs.force_setattr(value, "is_bare", is_bare)
+        return value, False
 
 
 class Said(Exception):
@@ -40,6 +62,11 @@ class Said(Exception):
 class Face(Protocol):
     """How one protocol knows its callers, and how it says no."""
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Paths below which errors have the format of this protocol, those of unknown routes included."""
+        ...
+
     async def admit(self, service: Service, route: Route, headers: Headers) -> Principal:
         """The caller, if they may use this route."""
         ...
@@ -48,7 +75,7 @@ class Face(Protocol):
         """Refuse a caller who asks too often."""
         ...
 
-    def unreadable(self, error: Error) -> Said:
+    def unreadable(self, error: Error, route: Route) -> Said:
         """What is said of a body or a query that cannot be read."""
         ...
 
@@ -85,13 +112,10 @@ class FaceEndpoint(Endpoint):
         if route.body is None or (route.body_optional and raw.strip() in (b"", b"null")):
             return None if route.body is None else route.body(), None
         assert issubclass(route.body, Lenient)
-        field = route.body.bare
-        if field is not None and raw.lstrip().startswith(b"["):
-            raw = b'{"%b":%b}' % (field.encode(), raw)
         try:
-            value, mended = route.body.read(raw, limit=limit + len(field or "") + 8, mends=route.mends)
+            value, mended = route.body.read(raw, limit=limit, mends=route.mends)
         except Error as error:
-            raise self._face.unreadable(error) from None
+            raise self._face.unreadable(error, route) from None
         return value, raw if mended else None
 
     def _query(self, raw: bytes, route: Route) -> Any:
@@ -100,17 +124,22 @@ class FaceEndpoint(Endpoint):
         with contextlib.suppress(ValueError):
             given = dict(parse_qsl(raw.decode("latin-1"), max_num_fields=body.MOST_PARAMETERS))
         if "\x00" in "".join(given.values()):
-            raise self._face.unreadable(Invalid("a parameter has a NUL character"))
+            raise self._face.unreadable(Invalid("a parameter has a NUL character"), route)
         known = {field.encode_name for field in msgspec.structs.fields(route.query)}
         try:
             return msgspec.convert({name: given[name] for name in known & given.keys()}, route.query, strict=False)
         except msgspec.ValidationError as error:
-            raise self._face.unreadable(Invalid(str(error))) from None
+            raise self._face.unreadable(Invalid(str(error)), route) from None
 
     def _refusal(self, error: Exception, trail: Trail) -> Answer:
-        if isinstance(error, Said):
-            trail.code = "refused"
-            return Answer(error.status, msgspec.json.encode(error.document), headers=error.headers)
-        plain = refusal(error, trail)  # it also tells the log of defects
-        status, document = self._face.translate(error, plain.status, self.path)
-        return Answer(status, msgspec.json.encode(document), headers=plain.headers)
+        return refusal_of(self._face, error, trail, self.path)
+
+
+def refusal_of(face: Face, error: Exception, trail: Trail, path: str) -> Answer:
+    """The error response of a protocol, also where no route of it was reached."""
+    if isinstance(error, Said):
+        trail.code = "refused"
+        return Answer(error.status, msgspec.json.encode(error.document), headers=error.headers)
+    plain = refusal(error, trail)  # it also logs defects
+    status, document = face.translate(error, plain.status, path)
+    return Answer(status, msgspec.json.encode(document), headers=plain.headers)

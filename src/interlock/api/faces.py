@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from interlock.api.codeq import route_table as codeq
-from interlock.api.codeq.auth import CodeqDoor
+from interlock.api.codeq.auth import CodeqAuth
 from interlock.api.endpoint import Endpoint
-from interlock.api.face import Face, FaceEndpoint
+from interlock.api.face import Face, FaceEndpoint, refusal_of
 from interlock.api.moonmind import route_table as moonmind
-from interlock.api.moonmind.auth import MoonmindDoor
-from interlock.api.routes import Route
-from interlock.api.service import Service
+from interlock.api.moonmind.auth import MoonmindAuth
+from interlock.api.routes import Answer, Route
+from interlock.api.service import Service, Trail
+from interlock.domain.codeq import BASE
 from interlock.errors import Invalid
+
+Refuse = Callable[[Exception, Trail, str], Answer]
 
 
 def _translated(routes: Callable[[], list[Route]], door: Callable[[], Face], service: Service) -> list[Endpoint]:
@@ -27,6 +31,12 @@ def _translated(routes: Callable[[], list[Route]], door: Callable[[], Face], ser
     return [FaceEndpoint(service, path, of_path, face) for path, of_path in by_path.items()]
 
 
+def _aliased(routes: Callable[[], list[Route]], base: str) -> list[Route]:
+    """Routes below their base and below the base twice, for clients that append it to an address that has it."""
+    table = routes()
+    return table + [replace(route, path=base + route.path) for route in table]
+
+
 def _mcp(service: Service) -> list[Endpoint]:
     """The face that stands on a library which not everybody has installed."""
     need_mcp("/faces")
@@ -35,9 +45,10 @@ def _mcp(service: Service) -> list[Endpoint]:
     return [McpEndpoint(service)]
 
 
+AUTH: Final[Mapping[str, Callable[[], Face]]] = {"codeq": CodeqAuth, "moonmind": MoonmindAuth}
 FACES: Final[Mapping[str, Callable[[Service], list[Endpoint]]]] = {
-    "codeq": partial(_translated, codeq.routes, CodeqDoor),
-    "moonmind": partial(_translated, moonmind.routes, MoonmindDoor),
+    "codeq": partial(_translated, partial(_aliased, codeq.routes, BASE), CodeqAuth),
+    "moonmind": partial(_translated, moonmind.routes, MoonmindAuth),
     "mcp": _mcp,
 }
 
@@ -45,6 +56,16 @@ FACES: Final[Mapping[str, Callable[[Service], list[Endpoint]]]] = {
 def endpoints(service: Service, names: Sequence[str]) -> list[Endpoint]:
     """What the named faces serve."""
     return [endpoint for name in names for endpoint in FACES[name](service)]
+
+
+def errors(names: Sequence[str]) -> list[tuple[bytes, Refuse]]:
+    """How errors are encoded below the paths of the named protocols."""
+    found: list[tuple[bytes, Refuse]] = []
+    for name in names:
+        if name in AUTH:
+            face = AUTH[name]()
+            found += [(prefix.encode(), partial(refusal_of, face)) for prefix in face.prefixes]
+    return found
 
 
 def at_hand() -> tuple[str, ...]:

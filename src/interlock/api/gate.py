@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -48,14 +48,19 @@ _PROCESS: Final = secrets.token_hex(10)
 _NUMBERS: Final = itertools.count(1)
 _HOST: Final = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
+ErrorFormat = tuple[bytes, Callable[[Exception, Trail, str], Answer]]  # a path prefix, and how its errors look
+
 
 class Gate:
     """Wraps the application; every request passes here exactly once."""
 
-    def __init__(self, service: Service, router: Router, mounts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, service: Service, router: Router, mounts: Mapping[str, Any], errors: Sequence[ErrorFormat] = ()
+    ) -> None:
         self.service = service
         self._router = router
         self._mounts = mounts
+        self._errors = errors
         options = service.options
         self._hosts = set(options.hosts) if options.auth else LOOPBACK_NAMES | set(options.hosts)
         self._last_host: str | None = None
@@ -71,7 +76,7 @@ class Gate:
             try:
                 self._check(scope, trail)
             except Exception as error:
-                await send_answer(refusal(error, trail), exchange.send, trail)
+                await send_answer(self._refusal(error, scope, trail), exchange.send, trail)
             else:
                 await (self._trace if tracing.is_on() else self._serve)(scope, exchange, trail)
         finally:
@@ -107,7 +112,15 @@ class Gate:
             await self._mounts["/"](scope, exchange.receive, exchange.send)  # which has a page for what is not there
             return
         nothing = Refusal("no_such_route", "nothing is served under this path")
-        await send_answer(refusal(nothing, trail), exchange.send, trail)
+        await send_answer(self._refusal(nothing, scope, trail), exchange.send, trail)
+
+    def _refusal(self, error: Exception, scope: Any, trail: Trail) -> Answer:
+        """The error response for a request that no route handles, in the format of the protocol of its path."""
+        raw_path: bytes = scope["raw_path"]
+        for prefix, encode in self._errors:
+            if raw_path == prefix or raw_path.startswith(prefix + b"/"):
+                return encode(error, trail, prefix.decode())
+        return refusal(error, trail)
 
     def _check(self, scope: Any, trail: Trail) -> None:
         raw_path: bytes = scope["raw_path"]

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from interlock.api.codeq.credentials import Callers
+from interlock.api.codeq.credentials import Credentials
 from interlock.domain.principal import DEFAULT_TENANT
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -20,7 +20,7 @@ class Options:
     tenant: str = DEFAULT_TENANT  # of every caller while auth is off
     hosts: Sequence[str] = ()  # names the service answers to; with auth off always those of loopback only
     faces: Sequence[str] = ()  # other protocols that are served too, by name
-    codeq: Callers = field(default_factory=Callers)  # whose credentials count in that face besides our own
+    codeq: Credentials = field(default_factory=Credentials)  # whose credentials count in that face besides our own
     cursor_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     largest_body: int = 1024 * 1024

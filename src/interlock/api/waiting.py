@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from interlock.api.routes import Call
 from interlock.domain.decide import Release
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
+from interlock.engine.leases import OrderedTypes
 from interlock.errors import Unauthenticated, Unavailable
 
 LOOK_AT_CREDENTIAL_SECONDS: Final = 5.0  # while there is nothing to tell; whatever is told is preceded by a look
@@ -69,12 +70,18 @@ async def is_admitted(call: Call[Any, Any]) -> bool:
 
 
 async def claim_patiently(
-    call: Call[Any, Any], ask: ClaimAsk, seconds: float, *, in_order: Sequence[str] = ()
+    call: Call[Any, Any],
+    ask: ClaimAsk,
+    seconds: float,
+    *,
+    in_order: OrderedTypes | None = None,
+    max_lease: float | None = None,
 ) -> list[Job]:
     """Wait for jobs. Those that come too late for a caller go back, and no attempt is spent."""
     async with patience(call) as enough:
-        claim = call.engine.leases.claim
-        jobs: list[Job] = await claim(call.who.tenant, ask, wait_seconds=seconds, enough=enough, in_order=in_order)
+        jobs: list[Job] = await call.engine.leases.claim(
+            call.who.tenant, ask, wait_seconds=seconds, enough=enough, in_order=in_order, max_lease=max_lease
+        )
         # A caller who has gone can ask for them again only by a name; one who is no longer admitted, not at all.
         has_gone = enough.is_set() and not call.service.stopping.is_set() and ask.claim_id is None
         if jobs and (has_gone or not await is_admitted(call)):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from interlock.api.codeq.credentials import Callers, Provider, Signed, Static, issuer_table
+from interlock.api.codeq.credentials import Credentials, Provider, SignedCredentials, StaticCredential, issuer_table
 from interlock.config import Settings
 from interlock.domain.issuer import issuers
 from interlock.errors import Invalid
@@ -18,7 +18,7 @@ LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400  # codeQ asks for an end, and ta
 
 
 @asynccontextmanager
-async def callers(settings: Settings, fetch: Fetch) -> AsyncIterator[Callers]:
+async def callers(settings: Settings, fetch: Fetch) -> AsyncIterator[Credentials]:
     """Whose credentials count in that face besides our own, for as long as the block lasts."""
     async with AsyncExitStack() as stack:
 
@@ -32,7 +32,7 @@ async def callers(settings: Settings, fetch: Fetch) -> AsyncIterator[Callers]:
                     raise
             return found
 
-        yield Callers(
+        yield Credentials(
             producers=made("codeq_producers", settings.codeq_producers),
             workers=made("codeq_workers", settings.codeq_workers),
             tenant_from_sub=settings.codeq_tenant_from_sub,
@@ -44,13 +44,13 @@ async def callers(settings: Settings, fetch: Fetch) -> AsyncIterator[Callers]:
 def _provider(table: Mapping[str, Any], fetch: Fetch, stack: AsyncExitStack) -> Provider:
     match table.get("type"):
         case "static":
-            return Static.of(table)
+            return StaticCredential.of(table)
         case "jwks":
             from interlock.engine.jwt import Issuers  # it loads a cryptography library
 
             (issuer,) = issuers([issuer_table(table)])
             verifier = Issuers([issuer._replace(longest_life_seconds=LONGEST_LIFE_SECONDS)], fetch=fetch)
             stack.push_async_callback(verifier.close)
-            return Signed(verifier)
+            return SignedCredentials(verifier)
         case _:
             raise Invalid("a provider is of type static or jwks", pointer="/type")

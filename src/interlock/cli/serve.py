@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 
 from interlock import assemble, config, tracing
 from interlock.api.app import create_app
-from interlock.api.codeq.credentials import Callers
+from interlock.api.codeq.credentials import Credentials
 from interlock.api.gate import Gate
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of
@@ -32,7 +32,7 @@ from interlock.errors import Invalid
 log = logging.getLogger(__name__)
 app = App(name="serve")
 NOTHING = Common()
-NOBODY_ELSE: Final = Callers()
+NOBODY_ELSE: Final = Credentials()
 
 
 @app.default
@@ -91,7 +91,7 @@ def warn_of_readers(database: str) -> None:
             log.warning("%s", fault)
 
 
-async def application(engine: Engine, settings: Settings, callers: Callers = NOBODY_ELSE) -> Gate:
+async def application(engine: Engine, settings: Settings, callers: Credentials = NOBODY_ELSE) -> Gate:
     """Everything that is served: the API, and the dashboard beside it."""
     key = await engine.reads.seal()
     dashboard = Dashboard(engine, auth=bool(settings.auth), tenant=settings.tenant, sessions=Sessions(key))
@@ -99,7 +99,7 @@ async def application(engine: Engine, settings: Settings, callers: Callers = NOB
     return create_app(engine, meant, mounts=dashboard.mounts)
 
 
-def options(settings: Settings, callers: Callers = NOBODY_ELSE) -> Options:
+def options(settings: Settings, callers: Credentials = NOBODY_ELSE) -> Options:
     """What the settings mean for the service."""
     return Options(
         auth=bool(settings.auth),

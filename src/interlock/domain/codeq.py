@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import count
 from typing import Final, NamedTuple
 
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.text import members
+from interlock.domain.text import is_visible_name, members
 from interlock.domain.webhook import DeliveryStatus, Outcome, Reply
 
 STATUSES: Final = {
@@ -22,10 +24,15 @@ STATUSES: Final = {
 }
 BASE: Final = "/v1/codeq"
 CLAIM_PATH: Final = f"{BASE}/tasks/claim"
-MOST_ARTIFACTS: Final = 200
+MOST_ARTIFACTS: Final = 10_000
 RESULT_TRIES: Final = 5
 LONGEST_RESULT_DELAY_SECONDS: Final = 60.0
 
+NACK: Final = "nack"  # the kind of an error that a worker gave no reason for
+
+_DEAD: Final = {NACK: "MAX_ATTEMPTS", "lease_expired": "LEASE_EXPIRED"}
+_LONGEST_STORED: Final = 190  # leaves room for a number
+_NUMBERED: Final = re.compile(r"(.*) \[[0-9]+\]", re.DOTALL)
 _STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours in several}
 
 
@@ -43,9 +50,37 @@ def status_of(status: Status) -> str:
 
 
 def error_of(job: Job) -> str | None:
+    """The error of a task; as in codeQ only a FAILED one has an error."""
     if job.status is Status.CANCELLED:
         return "cancelled"
-    return None if job.error is None else json.loads(job.error)["message"]
+    if job.status not in STATUSES["FAILED"] or job.error is None:
+        return None
+    error = json.loads(job.error)
+    return (_DEAD.get(error.get("kind")) if job.status is Status.DEAD_LETTER else None) or error["message"]
+
+
+def stored_names(names: Sequence[str]) -> list[str]:
+    """Valid, distinct names for the artifacts of one result; `sent_name` returns the names that were sent.
+
+    A repeated name gets a number. So does one that looks numbered, and one that cannot be stored as it is.
+    """
+    stored: list[str] = []
+    taken: set[str] = set()
+    for name in names:
+        found = name
+        if not is_visible_name(name, limit=_LONGEST_STORED) or _NUMBERED.fullmatch(name) or name in taken:
+            plain = "".join(c if c.isprintable() and c.isascii() else "_" for c in name).strip()[:_LONGEST_STORED]
+            base = name if is_visible_name(name, limit=_LONGEST_STORED) else plain.strip() or "artifact"
+            found = next(one for n in count(1) if (one := f"{base} [{n}]") not in taken)
+        taken.add(found)
+        stored.append(found)
+    return stored
+
+
+def sent_name(stored: str) -> str:
+    """The name of an artifact as the worker sent it."""
+    numbered = _NUMBERED.fullmatch(stored)
+    return stored if numbered is None else numbered[1]
 
 
 def record(job: Job, newest_first: Sequence[Artifact]) -> Record:
@@ -78,4 +113,4 @@ def result_outcome(attempts: int, reply: Reply) -> Outcome:
 
 
 def _link(found: Artifact) -> dict[str, str]:
-    return {"name": found.name, "url": found.url or f"{BASE}/tasks/{found.job_id}/artifacts/{found.id}"}
+    return {"name": sent_name(found.name), "url": found.url or f"{BASE}/tasks/{found.job_id}/artifacts/{found.id}"}

@@ -93,8 +93,13 @@ class Artifacts:
         intake = Intake(self._limits.artifact, size=size, sha256=_hash(sha256))
         return (await self._write(tenant, holder, [_Incoming(name, kind, intake, chunks)], []))[0]
 
-    async def attach(self, tenant: str, holder: Holder, things: Sequence[File | Link]) -> list[Artifact]:
-        """Add several small files and links at once: all of them, or none."""
+    async def attach(
+        self, tenant: str, holder: Holder, things: Sequence[File | Link], *, any_url: bool = False
+    ) -> list[Artifact]:
+        """Add several small files and links at once: all of them, or none.
+
+        With `any_url` the URLs of links are stored as they are: relative, of any scheme and length.
+        """
         holder = _checked(holder)
         if len(things) > MOST_AT_ONCE:
             raise Invalid(f"at most {MOST_AT_ONCE} artifacts are added at once", pointer="/artifacts")
@@ -103,7 +108,7 @@ class Artifacts:
         parts = []
         for i, thing in enumerate(things):
             try:
-                parts.append(self._checked_part(thing))
+                parts.append(self._checked_part(thing, any_url=any_url))
             except Invalid as error:
                 raise error.within(f"/artifacts/{i}") from None
         made = {artifact.name: artifact for artifact in await self._write_parts(tenant, holder, parts)}
@@ -193,10 +198,10 @@ class Artifacts:
             return 0
         return await self._store.drop_orphans(tenant, condemned)
 
-    def _checked_part(self, thing: File | Link) -> _Incoming | Link:
+    def _checked_part(self, thing: File | Link, *, any_url: bool = False) -> _Incoming | Link:
         name = wire.name(thing.name, "name")
         if isinstance(thing, Link):
-            return Link(name, rules.link_url(thing.url))
+            return Link(name, thing.url if any_url else rules.link_url(thing.url))
         intake = Intake(self._limits.artifact, size=len(thing.content))
         return _Incoming(name, rules.content_type(thing.content_type), intake, _once(thing.content))
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from interlock import wire
 from interlock.domain import text, usage
 from interlock.domain.decide import MOST_CHILDREN, CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Job, Pulse, Receipt, Refused
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimAsk, Names
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
 from interlock.engine.answers import answered, each
 from interlock.engine.progress import mended_events
@@ -26,6 +27,8 @@ SHORTEST_PAUSE_SECONDS: Final = 0.005
 LONGEST_PAUSE_SECONDS: Final = 0.1
 REST_FOR_EACH_LOOK: Final = 20
 LONGEST_WAIT_SECONDS: Final = 60.0
+
+OrderedTypes = Callable[[], Awaitable[Sequence[Names]]]
 
 
 class Leases:
@@ -44,16 +47,19 @@ class Leases:
         wait_seconds: float = 0.0,
         enough: asyncio.Event | None = None,
         most: int | None = None,
-        in_order: Sequence[str] = (),
+        in_order: OrderedTypes | None = None,
+        max_lease: float | None = None,
     ) -> list[Job]:
         """Up to ask.limit jobs; with wait_seconds, wait that long for the first, or until `enough` is set.
 
-        Types that are given `in_order` are looked at one after the other, whatever the priorities of their jobs.
+        `in_order` returns sets of types, called once for every look: jobs of the first set come before those of the
+        next, whatever their priorities. It takes the place of the types of the ask. `max_lease` takes the place of the
+        limit on leases.
 
         Whoever may lose interest sets `enough` instead of cancelling: that could leave jobs granted to nobody. A worker
         of this process may ask for `most` at once, whatever the limit of a request is.
         """
-        self._check(ask, most or self._limits.claim)
+        self._check(ask, most or self._limits.claim, max_lease)
         wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
@@ -62,7 +68,10 @@ class Leases:
             changed = self._store.watch(tenant) if wait_seconds else None
             self._noticed(tenant, ask)
             began = loop.time()
-            jobs = await self._look(tenant, ask, in_order) if in_order else await self._store.claim(tenant, ask)
+            if in_order is None:
+                jobs = await self._store.claim(tenant, ask)
+            else:
+                jobs = await self._claim_in_order(tenant, ask, await in_order())
             looked = loop.time()
             left = deadline - looked
             if jobs or changed is None or left <= 0 or (enough is not None and enough.is_set()):
@@ -73,23 +82,25 @@ class Leases:
             if (pause := _pause(in_vain, looked - began)) > since:
                 await first_of(enough, seconds=min(pause - since, left))
 
-    async def _look(self, tenant: str, ask: ClaimAsk, in_order: Sequence[str]) -> list[Job]:
+    async def _claim_in_order(self, tenant: str, ask: ClaimAsk, types: Sequence[Names]) -> list[Job]:
         jobs: list[Job] = []
-        for type in dict.fromkeys(in_order):
-            if len(jobs) < ask.limit and (ask.types is None or type in ask.types):
-                some = ask._replace(types=frozenset({type}), limit=ask.limit - len(jobs))
-                jobs += await self._store.claim(tenant, some)
+        for some in dict.fromkeys(types):
+            if len(jobs) < ask.limit:
+                jobs += await self._store.claim(tenant, ask._replace(types=some, limit=ask.limit - len(jobs)))
         return jobs
 
-    async def heartbeat(self, tenant: str, beat: Beat) -> Pulse:
+    async def heartbeat(self, tenant: str, beat: Beat, *, max_lease: float | None = None) -> Pulse:
         """Extend a lease, with the checkpoint and the events that came along; tells of cancel requests and pauses."""
-        (answer,) = await self.heartbeats(tenant, [beat])
+        (answer,) = await self.heartbeats(tenant, [beat], max_lease=max_lease)
         return answered(answer)
 
-    async def heartbeats(self, tenant: str, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+    async def heartbeats(
+        self, tenant: str, beats: Sequence[Beat], *, max_lease: float | None = None
+    ) -> list[Pulse | Refused]:
         """Many signs of life at once, each with its own answer."""
         wire.check_batch(beats, self._limits)
-        return await each(beats, self._checked_beat, lambda good: self._store.heartbeat(tenant, good))
+        check = partial(self._checked_beat, max_lease=max_lease or self._limits.lease_seconds)
+        return await each(beats, check, lambda good: self._store.heartbeat(tenant, good))
 
     async def checkpoint(self, tenant: str, checkpoint: Checkpoint) -> int:
         """Save progress under the current fence; the number must rise."""
@@ -117,15 +128,15 @@ class Leases:
         (answer,) = await self.finishes(tenant, [order])
         return answered(answer)
 
-    def _check(self, ask: ClaimAsk, most: int) -> None:
+    def _check(self, ask: ClaimAsk, most: int, max_lease: float | None) -> None:
         wire.name(ask.worker, "worker")
         wire.whole(ask.limit, "limit", 1, most)
-        wire.seconds(ask.lease_seconds, "lease_seconds", 1, self._limits.lease_seconds)
+        wire.seconds(ask.lease_seconds, "lease_seconds", 1, max_lease or self._limits.lease_seconds)
         if ask.claim_id is not None:
             wire.name(ask.claim_id, "claim_id")
 
-    def _checked_beat(self, beat: Beat) -> Beat:
-        wire.seconds(beat.lease_seconds, "lease_seconds", 1, self._limits.lease_seconds)
+    def _checked_beat(self, beat: Beat, *, max_lease: float) -> Beat:
+        wire.seconds(beat.lease_seconds, "lease_seconds", 1, max_lease)
         if beat.fence == ANY_FENCE and (beat.checkpoint is not None or beat.events):
             raise Invalid("progress is saved under the fence of a grant", pointer="/fence")
         checkpoint = None if beat.checkpoint is None else self._mended(beat.checkpoint)

@@ -1,1 +1,1 @@
-"""The codeQ face: its tasks are our jobs, its words are translated, and no rule lives here."""
+"""The codeQ protocol adapter: tasks are jobs, and no rule lives here."""

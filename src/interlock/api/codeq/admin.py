@@ -1,12 +1,12 @@
-"""Admins: how full the queues are, which tasks there are, and cleaning up."""
+"""Routes of admins: queue counts, task lists and cleanup."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from interlock import wire
 from interlock.api.codeq import encode
-from interlock.api.codeq.auth import ADMINS, refused
+from interlock.api.codeq.auth import ADMINS, reject
 from interlock.api.codeq.tasks import parsed_time
 from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
@@ -16,21 +16,23 @@ from interlock.domain.registry import QueueStats
 from interlock.domain.retry import DAY
 from interlock.engine.reads import LONGEST_PAGE
 from interlock.engine.retention import LONGEST_DAYS
-from interlock.errors import NotFound
 
 routes = Routes()
 
+KEPT_DAYS: Final = 1.0
+MAX_CLEANUP: Final = 1_000_000
+
 
 class TaskQuery(Lenient, frozen=True, kw_only=True):
-    """Which tasks a list shows."""
+    """The filter of a task list."""
 
     status: str | None = None
     command: str | None = None
     limit: int = 50
 
 
-class Cleanup(Lenient, frozen=True, kw_only=True):
-    """What may go."""
+class CleanupRequest(Lenient, frozen=True, kw_only=True):
+    """How many tasks to delete, and the time that their retention must have ended before."""
 
     limit: int | None = None
     before: str | None = None
@@ -38,7 +40,7 @@ class Cleanup(Lenient, frozen=True, kw_only=True):
 
 @routes.add("GET", f"{BASE}/healthz", needs_credential=False, answers={200: None})
 async def healthz(call: Call[None, Nothing]) -> Answer:
-    """Say that the service is there."""
+    """Report that the service is up."""
     return answer({"status": "ok"})
 
 
@@ -50,12 +52,12 @@ async def list_queues(call: Call[None, Nothing]) -> Answer:
 
 @routes.add("GET", f"{BASE}/admin/queues/{{command}}", roles=ADMINS, answers={200: None})
 async def get_queue(call: Call[None, Nothing]) -> Answer:
-    """Count the tasks of one command; one that nobody has used has none."""
-    try:
-        stats = await call.engine.reads.queue(call.who.tenant, call.path["command"])
-    except NotFound:
-        stats = QueueStats(call.path["command"])
-    return answer(_queue(stats))
+    """Count the tasks of one command in all its spellings; an unused command has none."""
+    command = call.path["command"]
+    every = await call.engine.reads.queues(call.who.tenant)
+    counts = [_queue(stats) for stats in every if stats.type.lower() == command.lower()]
+    empty = _queue(QueueStats(command))
+    return answer(empty | {name: sum(one[name] for one in counts) for name in empty if name != "command"})
 
 
 @routes.add("GET", f"{BASE}/admin/tasks", roles=ADMINS, query=TaskQuery, answers={200: None})
@@ -63,7 +65,7 @@ async def list_tasks(call: Call[None, TaskQuery]) -> Answer:
     """List tasks, newest first."""
     query = call.query
     if query.status is not None and query.status not in STATUSES:
-        raise refused(400, "invalid status")
+        raise reject(400, "invalid status")
     statuses = () if query.status is None else STATUSES[query.status]
     limit = min(max(query.limit, 1), LONGEST_PAGE)
     found = await call.engine.reads.jobs(call.who.tenant, Filter(statuses, type=query.command, limit=limit))
@@ -72,17 +74,17 @@ async def list_tasks(call: Call[None, TaskQuery]) -> Answer:
 
 
 @routes.add(
-    "POST", f"{BASE}/admin/tasks/cleanup", roles=["admin"], body=Cleanup, body_optional=True, answers={200: None}
-)
-async def clean_up(call: Call[Cleanup, Nothing]) -> Answer:
-    """Delete tasks that ended before a time, as many as asked for."""
+    "POST", f"{BASE}/admin/tasks/cleanup", roles=["admin"], body=CleanupRequest, body_optional=True,
+    answers={200: None},
+)  # fmt: skip
+async def clean_up(call: Call[CleanupRequest, Nothing]) -> Answer:
+    """Delete tasks that ended a day before a time, by default now, as codeQ keeps them for a day."""
     limit = call.body.limit if call.body.limit is not None and call.body.limit > 0 else 1000
     now = await call.engine.reads.now()
     before = now if not call.body.before else wire.instant(parsed_time(call.body.before, "before"), "before") or 0
-    before = min(before, now)
-    days = min((now - before) / DAY, LONGEST_DAYS)  # nothing is older than that
-    done = await call.engine.retention.prune(call.who, days, limit=limit)
-    return answer({"deleted": done.deleted, "before": wire.when(before), "limit": limit})
+    days = min(max((now - before) / DAY + KEPT_DAYS, 0), LONGEST_DAYS)  # nothing is older than that
+    pruned = await call.engine.retention.prune(call.who, days, limit=min(limit, MAX_CLEANUP))
+    return answer({"deleted": pruned.deleted, "before": wire.when(before), "limit": limit})
 
 
 def _queue(stats: QueueStats) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who calls through the codeQ face, and how it says no: `{"error": text}`."""
+"""Authentication of codeQ callers, and the error format of codeQ: `{"error": text}`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.api import auth
-from interlock.api.codeq.credentials import Callers
-from interlock.api.codeq.jwt_claims import ADMIN, Claims
+from interlock.api.codeq.credentials import Credentials
+from interlock.api.codeq.jwt_claims import ADMIN, CodeqClaims
 from interlock.api.face import Said
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
 from interlock.api.routes import Route
 from interlock.api.service import Service
+from interlock.domain.codeq import BASE
 from interlock.domain.principal import Principal
 from interlock.errors import Error, Fatal, Forbidden, Malformed, Unauthenticated, Unavailable
 
 READERS: Final = ("produce", "work", "read")
 ADMINS: Final = ("admin", "operate")
 
-# What is limited where there are limits, and under which names a client is told.
+# Rate-limited routes, with the scope and operation that codeQ puts into its 429.
 _LIMITED: Final = {
     "create_task": ("producer", "create_task"),
     "create_tasks": ("producer", "create_task"),
@@ -27,7 +28,7 @@ _LIMITED: Final = {
     "claim_tasks": ("worker", "claim"),
     "clean_up": ("admin", "cleanup"),
 }
-# What a worker's credential of codeQ must have in its scope.
+# The scope that a worker credential of codeQ needs.
 _SCOPES: Final = {
     "claim_task": "codeq:claim",
     "claim_tasks": "codeq:claim",
@@ -41,24 +42,26 @@ _SCOPES: Final = {
 }
 
 
-def refused(status: int, text: str) -> Said:
+def reject(status: int, text: str) -> Said:
     return Said(status, {"error": text})
 
 
-class CodeqDoor:
-    """Producers, workers and admins: credentials of codeQ's own kind, or of ours with the roles that mean the same."""
+class CodeqAuth:
+    """Producers, workers and admins, by credentials of codeQ or by tokens with the corresponding roles."""
+
+    prefixes = (BASE,)
 
     async def admit(self, service: Service, route: Route, headers: Headers) -> Principal:
-        callers = service.options.codeq
+        credentials = service.options.codeq
         for_admins = not route.roles.isdisjoint(ADMINS)
         try:
             who = await self._caller(service, route, headers)
         except Unauthenticated:
-            raise refused(401, "unauthorized. Admin only" if for_admins else "unauthorized") from None
-        if for_admins and who.may("produce") and _says_admin(callers, headers):
+            raise reject(401, "unauthorized. Admin only" if for_admins else "unauthorized") from None
+        if for_admins and who.may("produce") and _is_dev_admin(credentials, headers):
             who = who._replace(roles=who.roles | set(ADMINS))
         if route.roles.isdisjoint(who.roles):
-            raise refused(401, "unauthorized. Admin only") if for_admins else refused(403, "missing scope")
+            raise reject(401, "unauthorized. Admin only") if for_admins else reject(403, "missing scope")
         return who
 
     def limit(self, service: Service, route: Route, who: Principal) -> None:
@@ -69,11 +72,11 @@ class CodeqDoor:
         except Refusal as refusal:
             scope, operation = _LIMITED[route.name]
             seconds = int(refusal.headers["retry-after"])
-            said = {"error": "rate limit exceeded", "scope": scope, "operation": operation}
-            raise Said(429, said | {"retryAfterSeconds": seconds}, headers=refusal.headers) from None
+            document = {"error": "rate limit exceeded", "scope": scope, "operation": operation}
+            raise Said(429, document | {"retryAfterSeconds": seconds}, headers=refusal.headers) from None
 
-    def unreadable(self, error: Error) -> Said:
-        return refused(400, "invalid body")
+    def unreadable(self, error: Error, route: Route) -> Said:
+        return reject(400, "invalid request body" if route.name == "submit_result" else "invalid body")
 
     def translate(self, error: Exception, status: int, path: str) -> tuple[int, Mapping[str, Any]]:
         match error:
@@ -89,38 +92,38 @@ class CodeqDoor:
                 return 500, {"error": "internal error"}
 
     async def _caller(self, service: Service, route: Route, headers: Headers) -> Principal:
-        """The caller by a provider of codeQ's, where one knows the credential; else by ours."""
+        """The caller by a codeQ provider that accepts the credential, else by our own tokens."""
         if service.options.auth:
-            callers, credential = service.options.codeq, auth.bearer(headers)
+            credentials, credential = service.options.codeq, auth.bearer(headers)
             if route.roles == {"work"}:
-                claims = await _worker(callers, credential)
+                claims = await _worker(credentials, credential)
                 if claims is not None and _SCOPES[route.name] not in claims.scopes:
-                    raise refused(403, "missing scope")
+                    raise reject(403, "missing scope")
             else:
-                claims = await callers.worker(credential) if "work" in route.roles else None
-            if claims is not None and claims.works:
-                return _known(claims.worker(_tenant(callers, claims)))
-            if route.roles != {"work"} and (claims := await callers.producer(credential)) is not None:
-                return _known(claims.producer(_tenant(callers, claims)))
+                claims = await credentials.worker(credential) if "work" in route.roles else None
+            if claims is not None and claims.is_worker:
+                return _known(claims.worker(_tenant(credentials, claims)))
+            if route.roles != {"work"} and (claims := await credentials.producer(credential)) is not None:
+                return _known(claims.producer(_tenant(credentials, claims)))
         return await auth.authenticate(service, headers)
 
 
-async def _worker(callers: Callers, credential: str) -> Claims | None:
-    """What a worker's credential says, and it must say enough; in development a producer's may stand in for it."""
-    claims = await callers.worker(credential)
-    if claims is not None and claims.works:
+async def _worker(credentials: Credentials, credential: str) -> CodeqClaims | None:
+    """The claims of a worker credential; in development those of a producer may take their place."""
+    claims = await credentials.worker(credential)
+    if claims is not None and claims.is_worker:
         return claims
-    if callers.producer_as_worker and (producer := await callers.producer(credential)) is not None:
+    if credentials.producer_as_worker and (producer := await credentials.producer(credential)) is not None:
         return producer.as_worker()
     if claims is not None:
-        raise refused(401, "missing scope" if claims.event_types else "missing eventTypes")
+        raise reject(401, "missing scope" if claims.event_types else "missing eventTypes")
     return None
 
 
-def _tenant(callers: Callers, claims: Claims) -> str:
-    tenant = claims.tenant(from_subject=callers.tenant_from_sub)
+def _tenant(credentials: Credentials, claims: CodeqClaims) -> str:
+    tenant = claims.tenant(from_subject=credentials.tenant_from_sub)
     if tenant is None:
-        raise refused(403, "invalid tenant claims")
+        raise reject(403, "invalid tenant claims")
     return tenant
 
 
@@ -130,5 +133,5 @@ def _known(who: Principal | None) -> Principal:
     return who
 
 
-def _says_admin(callers: Callers, headers: Headers) -> bool:
-    return callers.development and (headers.get("x-role") or "").strip().upper() == ADMIN
+def _is_dev_admin(credentials: Credentials, headers: Headers) -> bool:
+    return credentials.development and (headers.get("x-role") or "").strip().upper() == ADMIN

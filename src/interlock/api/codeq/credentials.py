@@ -1,4 +1,4 @@
-"""Whose credentials count for codeQ besides our own tokens: providers, of which the first that knows one decides."""
+"""Credentials of codeQ besides our own tokens: providers, of which the first that accepts one decides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from interlock.api.codeq.jwt_claims import Claims
+from interlock.api.codeq.jwt_claims import CodeqClaims
 from interlock.domain.token import fingerprint
 from interlock.errors import Invalid, Unauthenticated
 
@@ -15,64 +15,64 @@ DEFAULT_SUBJECT = "static"
 
 
 class Provider(Protocol):
-    """Knows credentials of one kind."""
+    """A source of credentials of one kind."""
 
-    async def claims(self, credential: str) -> Claims | None:
-        """What a credential says, or None if it is not one of these."""
+    async def claims(self, credential: str) -> CodeqClaims | None:
+        """Return the claims of a credential, or None if this provider does not accept it."""
         ...
 
 
 class Verifier(Protocol):
-    """Checks signed tokens."""
+    """A verifier of signed tokens."""
 
     async def claims(self, credential: str) -> Mapping[str, Any]:
-        """What a good token says, or Unauthenticated."""
+        """Return the claims of a valid token, or raise Unauthenticated."""
         ...
 
 
-class Static:
-    """One exact credential, and what it stands for."""
+class StaticCredential:
+    """One exact bearer value and its claims."""
 
-    def __init__(self, token: str, claims: Claims) -> None:
+    def __init__(self, token: str, claims: CodeqClaims) -> None:
         self._hash = fingerprint(token)
         self._claims = claims
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> Static:
-        """From a table of the settings."""
+    def of(cls, table: Mapping[str, Any]) -> StaticCredential:
+        """Read a table of the settings."""
         if unknown := sorted(table.keys() - {"type", "token", "subject", "email", "scopes", "eventTypes", "raw"}):
-            raise Invalid(f"a static credential has no setting {unknown[0]!r}", pointer=f"/{unknown[0]}")
+            raise Invalid(f"unknown setting {unknown[0]!r} of a static credential", pointer=f"/{unknown[0]}")
         token, raw = _text(table, "token", ""), table.get("raw", {})
         if not token:
             raise Invalid("a static credential needs a token", pointer="/token")
         if not isinstance(raw, Mapping):
             raise Invalid("raw must be a table of claims", pointer="/raw")
-        claims = Claims(
+        claims = CodeqClaims(
             _text(table, "subject", DEFAULT_SUBJECT) or DEFAULT_SUBJECT,
             frozenset(_texts(table, "scopes")), _texts(table, "eventTypes"), dict(raw),
         )  # fmt: skip
         return cls(token, claims)
 
-    async def claims(self, credential: str) -> Claims | None:
+    async def claims(self, credential: str) -> CodeqClaims | None:
         return self._claims if hmac.compare_digest(fingerprint(credential), self._hash) else None
 
 
-class Signed:
-    """Tokens that an outside issuer has signed."""
+class SignedCredentials:
+    """Tokens signed by an external issuer."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
 
-    async def claims(self, credential: str) -> Claims | None:
+    async def claims(self, credential: str) -> CodeqClaims | None:
         try:
-            return Claims.of_token(await self._verifier.claims(credential))
+            return CodeqClaims.of_token(await self._verifier.claims(credential))
         except Unauthenticated:
             return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Callers:
-    """The providers for producers and for workers, and how much is made easy for development."""
+class Credentials:
+    """The providers for producers and for workers, and the relaxations for development."""
 
     producers: Sequence[Provider] = ()
     workers: Sequence[Provider] = ()
@@ -80,14 +80,14 @@ class Callers:
     producer_as_worker: bool = False
     development: bool = False  # the header X-Role counts
 
-    async def producer(self, credential: str) -> Claims | None:
+    async def producer(self, credential: str) -> CodeqClaims | None:
         return await _first(self.producers, credential)
 
-    async def worker(self, credential: str) -> Claims | None:
+    async def worker(self, credential: str) -> CodeqClaims | None:
         return await _first(self.workers, credential)
 
 
-async def _first(providers: Sequence[Provider], credential: str) -> Claims | None:
+async def _first(providers: Sequence[Provider], credential: str) -> CodeqClaims | None:
     for provider in providers:
         if (claims := await provider.claims(credential)) is not None:
             return claims
@@ -95,9 +95,9 @@ async def _first(providers: Sequence[Provider], credential: str) -> Claims | Non
 
 
 def issuer_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A provider of signed tokens, from a table of the settings, in the words of our own issuers."""
+    """Translate the settings of a `jwks` provider into those of our own issuers."""
     if unknown := sorted(table.keys() - {"type", "jwksUrl", "jwks", "issuer", "audience"}):
-        raise Invalid(f"a jwks provider has no setting {unknown[0]!r}", pointer=f"/{unknown[0]}")
+        raise Invalid(f"unknown setting {unknown[0]!r} of a jwks provider", pointer=f"/{unknown[0]}")
     known = {"issuer": "issuer", "audience": "audience", "jwksUrl": "jwks_uri", "jwks": "jwks"}
     given = {ours: table[theirs] for theirs, ours in known.items() if theirs in table}
     return given | {"algorithms": ["RS256"], "typ": ["JWT", "at+jwt", ""]}

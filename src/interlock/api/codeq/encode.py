@@ -1,4 +1,4 @@
-"""Jobs as codeQ shows them: tasks and result records."""
+"""Jobs encoded as codeQ tasks and result records."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from interlock import wire
 from interlock.api.native.shown import raw
 from interlock.api.routes import Call
 from interlock.domain import codeq
+from interlock.domain.artifact import Artifact
 from interlock.domain.dialect import spoken
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Location, Status
+from interlock.engine.artifacts import LONGEST_PAGE as MAX_PAGE
 
 _LOCATION: Final = {
     Location.READY: "PENDING_LIST",
@@ -24,18 +26,18 @@ _LOCATION: Final = {
 
 
 async def tasks(call: Call[Any, Any], jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Tasks as of now."""
+    """Encode jobs as tasks."""
     now = await call.engine.reads.now()
     return [task(job, now=now) for job in jobs]
 
 
 def task(job: Job, *, now: int) -> dict[str, Any]:
-    """A task; what is empty is left out."""
+    """A task; empty optional fields are omitted."""
     ended = job.status in TERMINAL
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": job.id,
         "command": job.type,
-        "payload": job.payload,  # JSON as a string: so it was, and so clients read it
+        "payload": job.payload,  # JSON as a string: so codeQ sends it
         "priority": job.priority,
         "webhook": None if job.webhook is None else spoken(job.webhook)[1],
         "status": codeq.status_of(job.status),
@@ -50,13 +52,13 @@ def task(job: Job, *, now: int) -> dict[str, Any]:
         "createdAt": wire.when(job.created_at),
         "updatedAt": wire.when(job.updated_at),
     }
-    return {name: value for name, value in shown.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 async def result(call: Call[Any, Any], job: Job) -> dict[str, Any]:
-    """How a task ended, with what it left behind; what is empty is left out."""
-    end = codeq.record(job, await call.engine.artifacts.list(call.who.tenant, job.id, limit=codeq.MOST_ARTIFACTS))
-    shown: dict[str, Any] = {
+    """The outcome of a task with its artifacts; empty optional fields are omitted."""
+    end = codeq.record(job, await _artifacts(call, job.id))
+    fields: dict[str, Any] = {
         "taskId": job.id,
         "status": end.status,
         "result": raw(end.result),
@@ -64,4 +66,16 @@ async def result(call: Call[Any, Any], job: Job) -> dict[str, Any]:
         "artifacts": end.artifacts or None,
         "completedAt": None if job.finished_at is None else wire.when(job.finished_at),
     }
-    return {name: value for name, value in shown.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+async def _artifacts(call: Call[Any, Any], job_id: str) -> list[Artifact]:
+    """All artifacts of a job, newest first."""
+    found: list[Artifact] = []
+    before: tuple[int, str] | None = None
+    while True:
+        page = await call.engine.artifacts.list(call.who.tenant, job_id, before=before, limit=MAX_PAGE)
+        found += page
+        if len(page) < MAX_PAGE:
+            return found
+        before = (page[-1].created_at, page[-1].id)

@@ -1,4 +1,4 @@
-"""What a codeQ credential says of its bearer: subject, scopes, commands and tenant, read as codeQ reads them."""
+"""Claims of codeQ credentials: subject, scopes, commands and tenant."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ WORKER_SCOPES: Final = frozenset(
     f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")
 )
 TENANT_CLAIMS: Final = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
-SUBJECT_TENANT: Final = "codeq-sub:"  # no tenant claim can have a colon, so none can name such a tenant
+SUBJECT_TENANT: Final = "codeq-sub:"  # a tenant claim cannot contain a colon, so it cannot name such a tenant
 
 _TENANT: Final = re.compile(r"[a-z][a-z0-9-]{1,62}")
 _PRODUCER: Final = frozenset({"produce", "read"})
 _ADMIN: Final = frozenset({"operate", "admin"})
 
 
-class Claims(NamedTuple):
-    """A credential that was found good; `raw` is all it says."""
+class AnyCase(frozenset[str]):
+    """The commands of a codeQ credential: they allow types in every spelling, unlike the types of our tokens."""
+
+
+class CodeqClaims(NamedTuple):
+    """The claims of a valid credential; `raw` has all of them."""
 
     subject: str
     scopes: frozenset[str]
@@ -34,8 +38,8 @@ class Claims(NamedTuple):
     raw: Mapping[str, Any]
 
     @classmethod
-    def of_token(cls, raw: Mapping[str, Any]) -> Claims:
-        """From the claims of a signed token."""
+    def of_token(cls, raw: Mapping[str, Any]) -> CodeqClaims:
+        """Read the claims of a signed token."""
         subject, scope, types = raw.get("sub"), raw.get("scope"), raw.get("eventTypes")
         return cls(
             subject if isinstance(subject, str) else "",
@@ -50,16 +54,16 @@ class Claims(NamedTuple):
         return ADMIN_SCOPE in self.scopes or (isinstance(role, str) and role.upper() == ADMIN)
 
     @property
-    def works(self) -> bool:
-        """Whether enough is said for a worker: on what it may work, and what it may do."""
+    def is_worker(self) -> bool:
+        """Whether the claims list commands and scopes, as those of a worker must."""
         return bool(self.event_types and self.scopes)
 
-    def as_worker(self) -> Claims:
-        """The same bearer, who may work on everything."""
+    def as_worker(self) -> CodeqClaims:
+        """The same subject with every command and worker scope."""
         return self._replace(scopes=WORKER_SCOPES, event_types=(ANY,))
 
     def tenant(self, *, from_subject: bool) -> str | None:
-        """The one tenant that is claimed, under whichever names; None if there is none, or doubt."""
+        """The tenant, if all tenant claims are valid and equal, else None."""
         given = [self.raw[name] for name in TENANT_CLAIMS if name in self.raw]
         if not given:
             named = SUBJECT_TENANT + self.subject
@@ -70,17 +74,17 @@ class Claims(NamedTuple):
         return first
 
     def producer(self, tenant: str) -> Principal | None:
-        """The producer this is, or the admin; None if it has no name."""
+        """The producer or admin, or None if the subject is not a valid name."""
         if not is_visible_name(self.subject):
             return None
         roles = _PRODUCER | _ADMIN if self.is_admin else _PRODUCER
         return Principal(tenant, principal.user(f"codeq/{self.subject}"), roles, None, Policy())
 
     def worker(self, tenant: str) -> Principal | None:
-        """The worker this is, under the name of its subject; None if that, or a command, cannot be a name."""
+        """The worker named by the subject, or None if that or a command is not a valid name."""
         try:
             name = token.worker_id(self.subject)
-            types = None if ANY in self.event_types else frozenset(policy.names(self.event_types, what="eventTypes"))
+            types = None if ANY in self.event_types else AnyCase(policy.names(self.event_types, what="eventTypes"))
         except Invalid:
             return None
         assert name is not None

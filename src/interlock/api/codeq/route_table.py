@@ -1,4 +1,4 @@
-"""Every route of the codeQ face."""
+"""All routes of the codeQ adapter."""
 
 from __future__ import annotations
 

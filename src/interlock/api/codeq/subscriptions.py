@@ -1,12 +1,12 @@
-"""Workers that want to be called when there is something to claim."""
+"""Routes of subscriptions: webhooks that notify workers of ready tasks."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from interlock import wire
-from interlock.api.codeq.auth import refused
-from interlock.api.codeq.worker_routes import check_commands
+from interlock.api.codeq import commands
+from interlock.api.codeq.auth import reject
 from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.codeq import BASE
@@ -22,11 +22,11 @@ LIFE_SECONDS: Final = 300
 MIN_INTERVAL_SECONDS: Final = 5
 FANOUT: Final = "fanout"
 MODES: Final = {FANOUT: Mode.BROADCAST, "group": Mode.GROUP, "hash": Mode.GROUP}
-GROUP: Final = "codeq:"  # keeps codeQ's groups apart from those of native subscriptions
+GROUP: Final = "codeq:"  # separates codeQ's groups from those of native subscriptions
 
 
-class Subscribe(Lenient, frozen=True, kw_only=True):
-    """Where to call, of what, how many of those who listen, and how often at most."""
+class SubscribeRequest(Lenient, frozen=True, kw_only=True):
+    """A webhook endpoint, its commands, its delivery mode and its minimum interval."""
 
     callback_url: str
     event_types: list[str] | None = None
@@ -36,26 +36,26 @@ class Subscribe(Lenient, frozen=True, kw_only=True):
     min_interval_seconds: int | None = None
 
 
-class Renew(Lenient, frozen=True, kw_only=True):
-    """How much longer to go on."""
+class RenewRequest(Lenient, frozen=True, kw_only=True):
+    """A subscription extension."""
 
     ttl_seconds: int | None = None
 
 
-@routes.add("POST", f"{BASE}/workers/subscriptions", roles=["work"], body=Subscribe, answers={200: None})
-async def subscribe(call: Call[Subscribe, Nothing]) -> Answer:
-    """Call this worker when there is work for it; the same request again only goes on."""
+@routes.add("POST", f"{BASE}/workers/subscriptions", roles=["work"], body=SubscribeRequest, answers={200: None})
+async def subscribe(call: Call[SubscribeRequest, Nothing]) -> Answer:
+    """Create a subscription; the same request again extends it."""
     body = call.body
     mode = body.delivery_mode or FANOUT
     if mode not in MODES:
-        raise refused(400, "invalid deliveryMode")
+        raise reject(400, "invalid deliveryMode")
     if mode == "group" and not body.group_id:
-        raise refused(400, "groupId is required")
+        raise reject(400, "groupId is required")
     interval = MIN_INTERVAL_SECONDS if body.min_interval_seconds is None else max(body.min_interval_seconds, 0)
     request = SubscriptionRequest(
         url=body.callback_url,
         events=[QUEUE_READY],
-        types=_types(call, body.event_types),
+        types=await _types(call, body.event_types),
         mode=MODES[mode],
         group_id=None if mode == FANOUT else GROUP + (body.group_id or mode),
         min_interval_seconds=min(interval, LONGEST_INTERVAL_SECONDS),
@@ -64,31 +64,38 @@ async def subscribe(call: Call[Subscribe, Nothing]) -> Answer:
     try:
         made = await call.engine.webhooks.call_for_work(call.who, request, Dialect.CODEQ)
     except Invalid as error:
-        raise refused(400, "invalid callback url" if error.pointer == "/url" else str(error)) from None
-    return answer(_shown(made))
+        raise reject(400, "invalid callback url" if error.pointer == "/url" else str(error)) from None
+    return answer(_body(made))
 
 
 @routes.add(
-    "POST", f"{BASE}/workers/subscriptions/{{id}}/heartbeat", roles=["work"], body=Renew, body_optional=True,
+    "POST", f"{BASE}/workers/subscriptions/{{id}}/heartbeat", roles=["work"], body=RenewRequest, body_optional=True,
     answers={200: None},
 )  # fmt: skip
-async def renew_subscription(call: Call[Renew, Nothing]) -> Answer:
-    """Go on calling this worker, if it is not too late."""
+async def renew_subscription(call: Call[RenewRequest, Nothing]) -> Answer:
+    """Extend a subscription that has not expired."""
     seconds = _life(call.body.ttl_seconds)
     try:
         found = await call.engine.webhooks.keep_calling(call.who, call.path["id"], Dialect.CODEQ, seconds=seconds)
     except NotFound:
-        raise refused(404, "not-found") from None
-    return answer(_shown(found))
+        raise reject(404, "not-found") from None
+    return answer(_body(found))
 
 
-def _types(call: Call[Any, Any], asked: list[str] | None) -> list[str] | None:
-    """The commands to be told of: those asked for, which the credential must allow, or all that it allows."""
+async def _types(call: Call[Any, Any], asked: list[str] | None) -> list[str] | None:
+    """The types to notify of: those of the request, which the credential must allow, or all that it allows.
+
+    The types that differ from them only in case are looked up once: later ones need a new subscription.
+    """
     if asked and ANY not in asked:
-        check_commands(call, asked)
-        return sorted(set(asked))
-    allowed = None if call.who.policy is None else call.who.policy.types
-    return None if allowed is None else sorted(allowed)
+        commands.check_commands(call, asked)
+    else:
+        allowed = None if call.who.policy is None else call.who.policy.types
+        if allowed is None:
+            return None
+        asked = sorted(allowed)
+    await commands.refresh(call)
+    return sorted(set().union(*commands.spellings(call, asked)))
 
 
 def _life(seconds: int | None) -> float:
@@ -96,6 +103,6 @@ def _life(seconds: int | None) -> float:
     return float(min(asked, LONGEST_LIFE_SECONDS))
 
 
-def _shown(subscription: Subscription) -> dict[str, str]:
+def _body(subscription: Subscription) -> dict[str, str]:
     assert subscription.expires_at is not None
     return {"subscriptionId": subscription.id, "expiresAt": wire.when(subscription.expires_at)}

@@ -1,88 +1,89 @@
-"""Workers: claim tasks, stay alive, hand them back, report results."""
+"""Routes of workers: claim tasks, extend leases, release tasks, submit results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
 from interlock import wire
-from interlock.api import auth
-from interlock.api.codeq import encode
-from interlock.api.codeq.auth import refused
-from interlock.api.codeq.tasks import LARGEST_BATCH_BODY, MOST_AT_ONCE
-from interlock.api.face import Lenient, Said
+from interlock.api import auth, body
+from interlock.api.codeq import commands, encode
+from interlock.api.codeq.auth import reject
+from interlock.api.codeq.tasks import MAX_BATCH, MAX_BATCH_BODY
+from interlock.api.face import MAX_LEASE_SECONDS, Batch, Lenient, Said
 from interlock.api.native.shown import kept
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import claim_patiently
-from interlock.domain.artifact import File, Holder, Link
+from interlock.domain import codeq
+from interlock.domain.artifact import File, Holder, Link, content_type
 from interlock.domain.codeq import BASE
 from interlock.domain.decide import Complete, Fail, Finish, Release
-from interlock.domain.job import ANY_FENCE, Beat, Refused
+from interlock.domain.job import ANY_FENCE, Beat, Job, Refused
 from interlock.domain.lifecycle import Status
-from interlock.domain.policy import ClaimAsk
+from interlock.domain.policy import ClaimAsk, Names
 from interlock.domain.retry import SECOND
-from interlock.domain.text import is_visible_name
-from interlock.engine.waits import LONGEST_WAIT_SECONDS
-from interlock.errors import Conflict, Error, Invalid, LeaseLost, NotFound
+from interlock.engine.artifacts import MOST_AT_ONCE as MAX_ATTACHED
+from interlock.engine.leases import OrderedTypes
+from interlock.errors import Conflict, Error, Invalid, LeaseLost, Malformed, NotFound
 
 routes = Routes()
 
 LEASE_SECONDS: Final = 300
-LONGEST_NACK_SECONDS: Final = 900
-MOST_CLAIMED: Final = 10
-MOST_COMMANDS: Final = 100  # each is a claim of its own
+MAX_CLAIM_WAIT_SECONDS: Final = 30.0
+MAX_NACK_SECONDS: Final = 900
+MAX_CLAIMED: Final = 10
+MAX_COMMANDS: Final = 100  # each is a separate claim
 
 
-class Claim(Lenient, frozen=True, kw_only=True):
-    """What a worker is ready to do, the most wanted command first."""
+class ClaimRequest(Lenient, frozen=True, kw_only=True):
+    """The commands that a worker accepts, the preferred one first."""
 
     commands: list[str] | None = None
     lease_seconds: int | None = None
     wait_seconds: float | None = None
 
 
-class ClaimMany(Lenient, frozen=True, kw_only=True):
-    """The same for several tasks at once; a bare array names commands, and asks for as many as there may be."""
+class ClaimBatchRequest(Lenient, frozen=True, kw_only=True):
+    """A claim of several tasks; a bare array lists commands."""
 
-    bare: ClassVar[str | None] = "commands"
     count: int | None = None
     commands: list[str] | None = None
     lease_seconds: int | None = None
 
+    @classmethod
+    def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
+        if raw.lstrip().startswith(b"["):
+            raw = b'{"commands":%b}' % raw
+        return super().read(raw, limit=limit + len('{"commands":}'), mends=mends)
 
-class Extend(Lenient, frozen=True, kw_only=True):
-    """A sign of life."""
+
+class HeartbeatRequest(Lenient, frozen=True, kw_only=True):
+    """A lease extension."""
 
     extend_seconds: int | None = None
 
 
-class Nack(Lenient, frozen=True, kw_only=True):
-    """A run that failed and may be tried again."""
+class NackRequest(Lenient, frozen=True, kw_only=True):
+    """A failed run that may be retried."""
 
     delay_seconds: int | None = None
     reason: str | None = None
 
 
 class ResultArtifact(Lenient, frozen=True, kw_only=True):
-    """A file or a link that comes with a result."""
+    """A file or a link of a result."""
 
-    name: str
+    name: str = ""
     url: str | None = None
     content_base64: bytes | None = None
     content_type: str | None = None
 
-    def thing(self) -> File | Link:
-        if self.content_base64:
-            return File(self.name, self.content_base64, self.content_type or None)
-        if self.url:
-            return Link(self.name, self.url)
-        return File(self.name, b"", self.content_type or None)
 
-
-class Submit(Lenient, frozen=True, kw_only=True):
-    """How a run ended for good."""
+class ResultRequest(Lenient, frozen=True, kw_only=True):
+    """The outcome of a task."""
 
     status: str
     result: msgspec.Raw = ABSENT
@@ -90,205 +91,292 @@ class Submit(Lenient, frozen=True, kw_only=True):
     artifacts: tuple[ResultArtifact, ...] | None = None
 
 
-class SubmitOne(Submit, frozen=True, kw_only=True):
-    """One result among others."""
+class BatchResultItem(ResultRequest, frozen=True, kw_only=True):
+    """One outcome of a batch; codeQ's Go SDK puts all but the id into `options`."""
 
-    task_id: str
-
-
-class SubmitMany(Lenient, frozen=True, kw_only=True):
-    """Results of many tasks."""
-
-    bare: ClassVar[str | None] = "results"
-    results: list[SubmitOne]
+    task_id: str = ""
+    status: str = ""
+    options: ResultRequest | None = None
 
 
-@routes.add("POST", f"{BASE}/tasks/claim", roles=["work"], body=Claim, answers={200: None, 204: None})
-async def claim_task(call: Call[Claim, Nothing]) -> Answer:
+class ItemId(Lenient, frozen=True, kw_only=True):
+    """The only part that an unreadable item of a batch needs for its response."""
+
+    task_id: str = ""
+
+
+class ResultBatchRequest(Batch, frozen=True, kw_only=True):
+    """The outcomes of several tasks."""
+
+    items_field: ClassVar[str] = "results"
+    results: list[msgspec.Raw]
+
+
+@routes.add("POST", f"{BASE}/tasks/claim", roles=["work"], body=ClaimRequest, answers={200: None, 204: None})
+async def claim_task(call: Call[ClaimRequest, Nothing]) -> Answer:
     """Lease the next task of the first command that has one."""
-    body = call.body
-    ask, commands = _ask(call, body.commands, body.lease_seconds), body.commands or ()
-    jobs = await call.engine.leases.claim(call.who.tenant, ask, in_order=commands)
-    seconds = min(max(body.wait_seconds or 0.0, 0.0), LONGEST_WAIT_SECONDS)
+    claim = _Claim(call, call.body.commands, call.body.lease_seconds)
+    jobs = await claim.now()
+    seconds = min(max(call.body.wait_seconds or 0.0, 0.0), MAX_CLAIM_WAIT_SECONDS)
     if not jobs and seconds:
-        jobs = await claim_patiently(call, ask, seconds, in_order=commands)
-    return answer((await encode.tasks(call, jobs))[0]) if jobs else _nothing()
+        jobs = await claim_patiently(call, claim.ask, seconds, in_order=claim.in_order, max_lease=MAX_LEASE_SECONDS)
+    return answer((await encode.tasks(call, jobs))[0]) if jobs else _no_content()
 
 
-@routes.add("POST", f"{BASE}/tasks/claim/batch", roles=["work"], body=ClaimMany, answers={200: None, 204: None})
-async def claim_tasks(call: Call[ClaimMany, Nothing]) -> Answer:
-    """Lease several tasks at once."""
-    body = call.body
-    count = MOST_CLAIMED if body.count is None and body.commands is not None else body.count
+@routes.add("POST", f"{BASE}/tasks/claim/batch", roles=["work"], body=ClaimBatchRequest, answers={200: None, 204: None})
+async def claim_tasks(call: Call[ClaimBatchRequest, Nothing]) -> Answer:
+    """Lease several tasks."""
+    request = call.body
+    is_bare = request.count is None and request.commands is not None  # as codeQ's Go SDK sends it and reads it
+    count = MAX_CLAIMED if is_bare else request.count
     if count is None or count < 1:
-        raise refused(400, "invalid body")
-    if count > MOST_CLAIMED:
-        raise refused(400, f"count exceeds maximum of {MOST_CLAIMED}")
-    ask = _ask(call, body.commands, body.lease_seconds)._replace(limit=count)
-    jobs = await call.engine.leases.claim(call.who.tenant, ask, in_order=body.commands or ())
-    return answer({"tasks": await encode.tasks(call, jobs)}) if jobs else _nothing()
+        raise reject(400, "invalid body")
+    if count > MAX_CLAIMED:
+        raise reject(400, f"count exceeds maximum of {MAX_CLAIMED}")
+    jobs = await _Claim(call, request.commands, request.lease_seconds, limit=count).now()
+    if not jobs:
+        return _no_content()
+    tasks = await encode.tasks(call, jobs)
+    return answer(tasks if is_bare else {"tasks": tasks})
 
 
 @routes.add(
-    "POST", f"{BASE}/tasks/{{id}}/heartbeat", roles=["work"], body=Extend, body_optional=True, answers={200: None}
-)
-async def heartbeat(call: Call[Extend, Nothing]) -> Answer:
-    """Extend the lease of a task that is still the caller's."""
+    "POST", f"{BASE}/tasks/{{id}}/heartbeat", roles=["work"], body=HeartbeatRequest, body_optional=True,
+    answers={200: None},
+)  # fmt: skip
+async def heartbeat(call: Call[HeartbeatRequest, Nothing]) -> Answer:
+    """Extend the lease of a task."""
     beat = Beat(call.path["id"], ANY_FENCE, _worker(call), _lease(call.body.extend_seconds))
     try:
-        await call.engine.leases.heartbeat(call.who.tenant, beat)
-    except NotFound:
-        raise refused(404, "not-found") from None
-    except Conflict:
-        raise refused(403, "not-owner") from None
+        await call.engine.leases.heartbeat(call.who.tenant, beat, max_lease=MAX_LEASE_SECONDS)
+    except (NotFound, Conflict) as error:
+        raise _not_owner(error) from None
     return answer({"ok": True})
 
 
 @routes.add("POST", f"{BASE}/tasks/{{id}}/abandon", roles=["work"], answers={200: None})
 async def abandon(call: Call[None, Nothing]) -> Answer:
-    """Hand a task back at once; no attempt is spent."""
+    """Release a task immediately, without using an attempt."""
     try:
         await call.engine.leases.release(call.who.tenant, Release(call.path["id"], ANY_FENCE, _worker(call)))
-    except NotFound:
-        raise refused(404, "not-found") from None
-    except Conflict:
-        raise refused(403, "not-owner") from None
+    except (NotFound, Conflict) as error:
+        raise _not_owner(error) from None
     return answer({"status": "requeued"})
 
 
 @routes.add(
-    "POST", f"{BASE}/tasks/{{id}}/nack", roles=["work"], body=Nack, body_optional=True, mends=True,
+    "POST", f"{BASE}/tasks/{{id}}/nack", roles=["work"], body=NackRequest, body_optional=True, mends=True,
     answers={200: None},
 )  # fmt: skip
-async def nack(call: Call[Nack, Nothing]) -> Answer:
-    """Report a failure: the task waits for another try, or is dead when there is none left."""
-    body = call.body
-    after = min(body.delay_seconds or 0, LONGEST_NACK_SECONDS)
-    error, mended = wire.error_body(body.reason or "nack")
-    order = Fail(
-        call.path["id"], ANY_FENCE, _worker(call), error, sanitized=mended or call.sanitized,
-        retry_after_seconds=after if after > 0 else None,
+async def nack(call: Call[NackRequest, Nothing]) -> Answer:
+    """Fail a run: the task is retried, or becomes a dead letter when no attempt is left."""
+    request = call.body
+    delay = min(request.delay_seconds or 0, MAX_NACK_SECONDS)
+    if request.reason:
+        error, replaced = wire.error_body(request.reason)
+    else:
+        error, replaced = wire.error_body("nack without a reason", kind=codeq.NACK)
+    command = Fail(
+        call.path["id"], ANY_FENCE, _worker(call), error, sanitized=replaced or call.sanitized,
+        retry_after_seconds=delay if delay > 0 else None,
     )  # fmt: skip
     try:
-        receipt = await call.engine.leases.fail(call.who.tenant, order)
+        receipt = await call.engine.leases.fail(call.who.tenant, command)
     except (NotFound, Conflict) as refusal:
-        raise refused(*await _why(call, refusal, order.id, unknown="not-found")) from None
+        raise _not_owner(refusal) from None
     if receipt.status is not Status.RETRY or receipt.run_at is None:
         return answer({"status": "dlq", "delaySeconds": 0})
-    if after <= 0:
+    if delay <= 0:
         left = receipt.run_at - await call.engine.reads.now()
-        after = max(-(-left // SECOND), 0)
-    return answer({"status": "requeued", "delaySeconds": after})
+        delay = max(-(-left // SECOND), 0)
+    return answer({"status": "requeued", "delaySeconds": delay})
 
 
 @routes.add(
-    "POST", f"{BASE}/tasks/{{id}}/result", roles=["work"], body=Submit, mends=True, largest_body=LARGEST_BATCH_BODY,
+    "POST", f"{BASE}/tasks/{{id}}/result", roles=["work"], body=ResultRequest, mends=True, largest_body=MAX_BATCH_BODY,
     answers={200: None},
 )  # fmt: skip
-async def submit_result(call: Call[Submit, Nothing]) -> Answer:
-    """Report how a task ended; artifacts that come along are kept first."""
-    order = _finish(call, call.path["id"], call.body)
-    try:
-        await _attach(call, order.id, call.body)
-        (given,) = await call.engine.leases.finishes(call.who.tenant, [order])
-        if isinstance(given, Refused):
-            raise given.error
-    except (NotFound, Conflict) as refusal:
-        raise refused(*await _why(call, refusal, order.id, unknown="task not found")) from None
-    return answer(await encode.result(call, await call.engine.reads.job(call.who.tenant, given.id)))
+async def submit_result(call: Call[ResultRequest, Nothing]) -> Answer:
+    """Finish a task; the artifacts of the result are stored first."""
+    return answer(await _submit(call, call.path["id"], call.body, sanitized=call.sanitized))
 
 
 @routes.add(
-    "POST", f"{BASE}/tasks/batch/results", roles=["work"], body=SubmitMany, mends=True,
-    largest_body=LARGEST_BATCH_BODY, answers={200: None},
+    "POST", f"{BASE}/tasks/batch/results", roles=["work"], body=ResultBatchRequest, largest_body=MAX_BATCH_BODY,
+    answers={200: None},
 )  # fmt: skip
-async def submit_results(call: Call[SubmitMany, Nothing]) -> Answer:
-    """Report how up to 100 tasks ended, each with its own answer."""
+async def submit_results(call: Call[ResultBatchRequest, Nothing]) -> Answer:
+    """Finish up to 100 tasks, each on its own."""
     items = call.body.results
-    if len(items) > MOST_AT_ONCE:
-        raise refused(400, f"batch size exceeds maximum of {MOST_AT_ONCE}")
+    if len(items) > MAX_BATCH:
+        raise reject(400, f"batch size exceeds maximum of {MAX_BATCH}")
     if not items:
-        raise refused(400, "invalid body")
-    return answer({"results": [await _submitted(call, item) for item in items]})
+        raise reject(400, "invalid body")
+    results = [await _submit_item(call, item) for item in items]
+    return answer(results if call.body.is_bare else {"results": results})
 
 
-async def _submitted(call: Call[Any, Any], item: SubmitOne) -> dict[str, Any]:
+class _Claim:
+    """A claim of commands in their order, each in all its spellings."""
+
+    def __init__(
+        self, call: Call[Any, Any], names: Sequence[str] | None, lease_seconds: int | None, *, limit: int = 1
+    ) -> None:
+        if names is not None and len(names) > MAX_COMMANDS:
+            raise reject(400, f"commands exceed maximum of {MAX_COMMANDS}")
+        commands.check_commands(call, names or ())
+        who = call.who
+        ask = ClaimAsk(
+            worker=_worker(call),
+            types=frozenset(names) if names else None,
+            capabilities=frozenset() if who.policy is None else who.policy.capabilities,
+            affinity_keys=None,
+            limit=limit,
+            lease_seconds=_lease(lease_seconds),
+        )
+        self.ask = who.narrowed(ask)
+        self._call = call
+        self._names = names
+
+    async def now(self) -> list[Job]:
+        """Claim with the spellings that are known, then with those that the store knows."""
+        claim = partial(self._call.engine.leases.claim, self._call.who.tenant, self.ask, max_lease=MAX_LEASE_SECONDS)
+        if self.in_order is None:
+            return await claim()
+        first = self._spellings()
+
+        async def known() -> Sequence[Names]:
+            return first
+
+        jobs = await claim(in_order=known)
+        if not jobs and (again := await self._refreshed()) != first:
+
+            async def all_of_them() -> Sequence[Names]:
+                return again
+
+            jobs = await claim(in_order=all_of_them)
+        return jobs
+
+    @property
+    def in_order(self) -> OrderedTypes | None:
+        """What a claim that waits looks for, read again for every look."""
+        return None if self.ask.types is None else self._refreshed
+
+    async def _refreshed(self) -> Sequence[Names]:
+        await commands.refresh(self._call)
+        return self._spellings()
+
+    def _spellings(self) -> Sequence[Names]:
+        if self._names:
+            return commands.spellings(self._call, self._names)
+        return [frozenset().union(*commands.spellings(self._call, sorted(self.ask.types or ())))]
+
+
+async def _submit(call: Call[Any, Any], task_id: str, request: ResultRequest, *, sanitized: bool) -> dict[str, Any]:
+    """Finish one task, or raise what codeQ responds: the state of the task counts before the outcome's fields."""
+    result = kept(request.result)
+    if result == "null":
+        result = None
+    if result is not None and not result.startswith("{"):
+        raise reject(400, "invalid request body")
     try:
-        order = _finish(call, item.task_id, item)
-        await _attach(call, order.id, item)
-        (given,) = await call.engine.leases.finishes(call.who.tenant, [order])
+        if (fault := _fault(request, result)) is not None:
+            await _leased(call, task_id)
+            raise reject(400, fault)
+        await _attach(call, task_id, request.artifacts or ())
+        (given,) = await call.engine.leases.finishes(
+            call.who.tenant, [_finish(call, task_id, request, result, sanitized=sanitized)]
+        )
         if isinstance(given, Refused):
             raise given.error
+    except NotFound:
+        raise reject(404, "task not found") from None
+    except Conflict:
+        job = await call.engine.reads.job(call.who.tenant, wire.job_id(task_id))
+        running = job.status is Status.RUNNING
+        raise (reject(403, "not-owner") if running else reject(409, "not-in-progress")) from None
+    return await encode.result(call, await call.engine.reads.job(call.who.tenant, given.id))
+
+
+async def _submit_item(call: Call[Any, Any], raw: msgspec.Raw) -> dict[str, Any]:
+    try:
+        item, replaced = body.decode(bytes(raw), BatchResultItem, limit=MAX_BATCH_BODY, mends=True)
+    except (Invalid, Malformed, msgspec.MsgspecError):
+        return {"taskId": _item_id(raw), "error": "invalid body"}
+    try:
+        record = await _submit(call, item.task_id, item.options or item, sanitized=replaced)
     except Said as said:
         return {"taskId": item.task_id, "error": said.document["error"]}
-    except (NotFound, Conflict) as refusal:
-        _, text = await _why(call, refusal, item.task_id, unknown="task not found")
-        return {"taskId": item.task_id, "error": text}
     except Error as error:
         return {"taskId": item.task_id, "error": str(error)}
-    job = await call.engine.reads.job(call.who.tenant, given.id)
-    return {"taskId": item.task_id, "result": await encode.result(call, job)}
+    return {"taskId": item.task_id, "result": record}
 
 
-def _finish(call: Call[Any, Any], task_id: str, body: Submit) -> Finish:
-    if body.status == "COMPLETED":
-        return Complete(task_id, ANY_FENCE, _worker(call), kept(body.result), sanitized=call.sanitized)
-    if body.status != "FAILED":
-        raise refused(400, "invalid status (use COMPLETED or FAILED)")
-    error, mended = wire.error_body(body.error or "failed")
-    result = kept(body.result)
+def _item_id(raw: msgspec.Raw) -> str:
+    try:
+        return msgspec.json.decode(raw, type=ItemId).task_id
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+
+
+def _fault(request: ResultRequest, result: str | None) -> str | None:
+    match request.status:
+        case "COMPLETED":
+            return "result required when status=COMPLETED" if result is None else None
+        case "FAILED":
+            return None if (request.error or "").strip() else "error required when status=FAILED"
+        case _:
+            return "invalid status"
+
+
+def _finish(
+    call: Call[Any, Any], task_id: str, request: ResultRequest, result: str | None, *, sanitized: bool
+) -> Finish:
+    if request.status == "COMPLETED":
+        return Complete(task_id, ANY_FENCE, _worker(call), result, sanitized=sanitized)
+    error, replaced = wire.error_body(request.error or "")
     return Fail(
-        task_id, ANY_FENCE, _worker(call), error, retryable=False, sanitized=mended or call.sanitized,
-        result=None if result == "null" else result,
-    )  # fmt: skip
+        task_id, ANY_FENCE, _worker(call), error, retryable=False, sanitized=replaced or sanitized, result=result
+    )
 
 
-async def _attach(call: Call[Any, Any], task_id: str, body: Submit) -> None:
-    """Keep what came along under the fence that the worker holds now; a result whose task is lost keeps nothing."""
-    if not body.artifacts:
-        return
+async def _leased(call: Call[Any, Any], task_id: str) -> Holder:
+    """The lease that the caller has on a task, or LeaseLost."""
     id, worker = wire.job_id(task_id), _worker(call)
     job = await call.engine.reads.job(call.who.tenant, id)
-    if job.worker != worker:
+    if job.status is not Status.RUNNING or job.worker != worker:
         raise LeaseLost(id, job.fence)
-    things = [artifact.thing() for artifact in body.artifacts]
+    return Holder(id, job.fence, worker)
+
+
+async def _attach(call: Call[Any, Any], task_id: str, artifacts: Sequence[ResultArtifact]) -> None:
+    """Store artifacts under the lease of the caller: a finished task must not be rejected for a name or a URL."""
+    given = [one for one in artifacts if one.url or one.content_base64]
+    if not given:
+        return
+    holder = await _leased(call, task_id)
+    things: list[File | Link] = []
+    for one, name in zip(given, codeq.stored_names([one.name for one in given]), strict=True):
+        if one.url:
+            things.append(Link(name, one.url.replace("\x00", "\ufffd")))
+        else:
+            things.append(File(name, one.content_base64 or b"", _media_type(one.content_type)))
+    things.sort(key=lambda thing: isinstance(thing, File))  # codeQ lists links before files
+    for start in range(0, len(things), MAX_ATTACHED):
+        some = things[start : start + MAX_ATTACHED]
+        await call.engine.artifacts.attach(call.who.tenant, holder, some, any_url=True)
+
+
+def _media_type(value: str | None) -> str | None:
+    """A media type as it was sent, unless it is not a valid one."""
     try:
-        await call.engine.artifacts.attach(call.who.tenant, Holder(id, job.fence, worker), things)
-    except Invalid as error:
-        raise refused(400, str(error)) from None
+        return content_type(value or None)
+    except Invalid:
+        return None
 
 
-async def _why(call: Call[Any, Any], refusal: Error, task_id: str, *, unknown: str) -> tuple[int, str]:
-    """What is said to a worker that does not hold the task."""
-    if isinstance(refusal, NotFound):
-        return 404, unknown
-    job = await call.engine.reads.job(call.who.tenant, wire.job_id(task_id))
-    return (403, "not-owner") if job.status is Status.RUNNING else (409, "not-in-progress")
-
-
-def check_commands(call: Call[Any, Any], commands: Sequence[str]) -> None:
-    """Refuse commands that are none, or that are not for this worker."""
-    allowed = None if call.who.policy is None else call.who.policy.types
-    for command in commands:
-        if not is_visible_name(command):
-            raise refused(400, "invalid command")
-        if allowed is not None and command not in allowed:
-            raise refused(403, "event type not allowed")
-
-
-def _ask(call: Call[Any, Any], commands: Sequence[str] | None, lease_seconds: int | None) -> ClaimAsk:
-    who = call.who
-    if commands is not None and len(commands) > MOST_COMMANDS:
-        raise refused(400, f"commands exceed maximum of {MOST_COMMANDS}")
-    check_commands(call, commands or ())
-    ask = ClaimAsk(
-        worker=_worker(call),
-        types=frozenset(commands) if commands else None,
-        capabilities=frozenset() if who.policy is None else who.policy.capabilities,
-        affinity_keys=None,
-        lease_seconds=_lease(lease_seconds),
-    )
-    return who.narrowed(ask)
+def _not_owner(error: Error) -> Said:
+    return reject(404, "not-found") if isinstance(error, NotFound) else reject(403, "not-owner")
 
 
 def _worker(call: Call[Any, Any]) -> str:
@@ -297,8 +385,8 @@ def _worker(call: Call[Any, Any]) -> str:
 
 def _lease(seconds: int | None) -> float:
     asked = seconds if seconds is not None and seconds > 0 else LEASE_SECONDS
-    return float(min(asked, wire.LIMITS.lease_seconds))
+    return float(min(asked, MAX_LEASE_SECONDS))
 
 
-def _nothing() -> Answer:
+def _no_content() -> Answer:
     return Answer(204, media_type="")

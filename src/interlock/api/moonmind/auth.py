@@ -14,6 +14,7 @@ from interlock.api.service import Service
 from interlock.domain.principal import Principal
 from interlock.errors import ArtifactLost, Conflict, Error, Forbidden, NotFound, TooLarge, Unauthenticated
 
+BASE: Final = "/api/queue"
 WORKER_TOKEN: Final = "x-moonmind-worker-token"
 _MISSING: Final = {"job": "job_not_found", "artifact": "artifact_not_found", "token": "worker_token_not_found"}
 
@@ -43,8 +44,10 @@ def code_of(error: Error) -> tuple[int, str]:
             return 500, "queue_internal_error"
 
 
-class MoonmindDoor:
+class MoonmindAuth:
     """Users are bearers of our credentials; workers show theirs in a header of its own, or as a bearer too."""
+
+    prefixes = (BASE, "/mcp/tools")
 
     async def admit(self, service: Service, route: Route, headers: Headers) -> Principal:
         works = "work" in route.roles
@@ -66,7 +69,7 @@ class MoonmindDoor:
         if service.rates is not None:
             service.rates.take(f"{who.tenant} {who.actor}")
 
-    def unreadable(self, error: Error) -> Said:
+    def unreadable(self, error: Error, route: Route) -> Said:
         if isinstance(error, TooLarge):
             return refused(413, "queue_payload_too_large", str(error))
         return refused(422, "invalid_queue_payload", str(error))
