@@ -18,6 +18,7 @@ from interlock.storage.sqlite.store import SQLiteStore
 DOCS = Path(__file__).parents[2] / "docs"
 API = (DOCS / "reference/http-api.md").read_text()
 DEPLOYING = (DOCS / "how-to/deploy.md").read_text()
+METRICS = (DOCS / "reference/metrics-and-logs.md").read_text()
 
 
 def test_every_route_is_documented_with_its_roles_and_no_other_is() -> None:
@@ -42,7 +43,7 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
     text = Metrics(Admission(Options()), Counts(store)).text([QueueStats("work", ready=1)], now=0).decode()
     await store.close()
     names = set(re.findall(r"^# TYPE (interlock_\w+?)(?:_total|_created)? ", text, re.MULTILINE))
-    said = {name.removesuffix("_total") for name in re.findall(r"^\| `(interlock_\w+)` \|", DEPLOYING, re.MULTILINE)}
+    said = {name.removesuffix("_total") for name in re.findall(r"^\| `(interlock_\w+)` \|", METRICS, re.MULTILINE)}
     assert said == names
 
 
@@ -58,13 +59,13 @@ def test_the_bounds_are_those_of_the_service() -> None:
     for said in (
         f"{options.most_active}; one tenant half",
         f"| long polls and streams | {options.most_waiting:,}; shared in the same way |",
-        f"| requests whose body is on its way | {options.most_arriving:,}; shared in the same way |",
+        f"| requests whose body is arriving | {options.most_arriving:,}; shared in the same way |",
         "all callers without a credential together an eighth",
         f"| connections | {options.most_connections:,} |",
         f"{options.body_budget // 1024**2} MiB",
         f"{options.largest_head // 1024} KiB, 100 headers, {options.head_seconds:g} s",
-        f"{options.body_seconds:g} s; an upload must keep up {options.slowest_upload // 1024} KiB/s",
-        f"| a reader that takes nothing | {options.stalled_seconds:g} s |",
+        f"{options.body_seconds:g} s; an upload needs {options.slowest_upload // 1024} KiB/s",
+        f"| a client that reads nothing | {options.stalled_seconds:g} s |",
         f"| an idle connection | {options.idle_seconds:g} s |",
         f"get up to {options.grace_seconds:g} s",
     ):
