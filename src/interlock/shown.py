@@ -85,6 +85,7 @@ class GrantedJob(JobShown, gc=False):
 
     steps: Sequence[Mapping[str, Any]]
     approval: Mapping[str, Any] | None
+    approvals: Sequence[Mapping[str, Any]]
 
 
 def job_fields(job: Job, *, now: int) -> tuple[Any, ...]:

@@ -38,6 +38,29 @@ async def test_a_gate_is_opened_decided_and_told_to_the_next_holder(api: Api) ->
     assert job["attempt"] == 1
 
 
+async def test_a_claim_tells_all_decisions_by_name_and_occurrence(api: Api) -> None:
+    """What a worker in any language needs to go on: each decision belongs to one request."""
+    job = await api.running()
+    requests: list[dict[str, Any]] = [{"name": "legal"}, {}, {"name": "legal"}, {"name": "cost", "occurrence": 4}, {}]
+    for number, request in enumerate(requests):
+        body = {"fence": job["lease"]["fence"], "prompt": "Go on?", "on_deny": "resume"} | request
+        opened = api.ok(await api.post(f"/v1/jobs/{job['id']}/approvals", body), 201)["approval"]
+        vote = {"decision": "deny" if number % 2 else "approve", "comment": str(number)}
+        decided = api.ok(await api.post(f"/v1/approvals/{opened['id']}/decide", vote))
+        assert (decided["name"], decided["occurrence"]) == (opened["name"], opened["occurrence"])
+        (job,) = await api.claim()
+        api.clock.advance(1)
+    told = [(one["name"], one["occurrence"], one["decision"], one["comment"]) for one in job["approvals"]]
+    assert told == [
+        ("legal", 1, "approve", "0"), (None, 1, "deny", "1"), ("legal", 2, "approve", "2"), ("cost", 4, "deny", "3"),
+        (None, 2, "approve", "4"),
+    ]  # fmt: skip
+    assert job["approval"] == job["approvals"][-1]
+    path, body = f"/v1/jobs/{job['id']}/approvals", {"fence": job["lease"]["fence"], "prompt": "Go on?"}
+    for wrong, where in (({"name": " "}, "/name"), ({"occurrence": 0}, "/occurrence"), ({"name": "\u202e"}, "/name")):
+        assert pointer(await api.post(path, body | wrong)) == where
+
+
 async def test_with_auth_off_the_link_comes_with_the_gate_and_decides_once(api: Api) -> None:
     opened = await waiting(api)
     body = {"token": opened["token"], "decision": "deny"}

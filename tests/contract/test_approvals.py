@@ -143,7 +143,7 @@ async def test_an_approved_job_is_queued_and_its_next_run_knows_the_decision(des
     again = await desk.again(job)
     assert (again.attempt, again.fence) == (1, job.fence + 1)
     assert (again.run_started_at, again.lease_expires_at) == (desk.clock.now, desk.clock.now + 30 * SECOND)
-    assert await desk.store.decisions(desk.tenant, [job.id, NEVER]) == {job.id: answer}
+    assert await desk.store.decisions(desk.tenant, [job.id, NEVER]) == {job.id: [answer]}
     check_history(again, await desk.history(job.id))
     await desk.verify()
 
@@ -164,22 +164,35 @@ async def test_the_decision_survives_a_crash_of_the_resumed_run(desk: Desk) -> N
     await desk.do(fail(again, retry_after_seconds=1.0))
     desk.clock.advance(1)
     await desk.again(job, worker="w3")
-    assert await desk.store.decisions(desk.tenant, [job.id]) == {job.id: answer}
+    assert await desk.store.decisions(desk.tenant, [job.id]) == {job.id: [answer]}
 
 
-async def test_several_gates_follow_each_other_and_the_newest_decision_is_told(desk: Desk) -> None:
+async def test_several_gates_follow_each_other_and_all_decisions_are_told(desk: Desk) -> None:
     job, first = await waiting(desk)
     await decided(desk, ballot(first))
     again = await desk.again(job)
     desk.clock.advance(1)
     _, second = await waiting(desk, job=again)
-    assert (await desk.store.decisions(desk.tenant, [job.id]))[job.id].id == first.id
+    assert [one.id for one in (await desk.store.decisions(desk.tenant, [job.id]))[job.id]] == [first.id]
     assert isinstance(await decide_refused(desk, ballot(first, DENY)), AlreadyDecided)
     assert (await gate_of(desk, second.id)).status is GateStatus.OPEN
     await decided(desk, ballot(second, actor=BOB))
-    assert (await desk.store.decisions(desk.tenant, [job.id]))[job.id].id == second.id
+    assert [one.id for one in (await desk.store.decisions(desk.tenant, [job.id]))[job.id]] == [first.id, second.id]
     gates = await desk.store.find_approvals(desk.tenant, GateFilter(job_id=job.id))
     assert [gate.id for gate in gates] == [second.id, first.id]
+
+
+async def test_a_request_is_known_by_its_name_and_numbered_without_one(desk: Desk) -> None:
+    job = await desk.running()
+    for name, occurrence in ((None, None), ("legal", None), (None, None), ("legal", None), ("legal", 7)):
+        _, gate = await waiting(desk, job=job, name=name, occurrence=occurrence)
+        await decided(desk, ballot(gate))
+        job = await desk.again(job)
+        desk.clock.advance(1)
+    told = (await desk.store.decisions(desk.tenant, [job.id]))[job.id]
+    assert [(one.name, one.occurrence) for one in told] == [
+        (None, 1), ("legal", 1), (None, 2), ("legal", 2), ("legal", 7),
+    ]  # fmt: skip
 
 
 async def test_a_denied_job_has_failed(desk: Desk) -> None:
@@ -197,7 +210,7 @@ async def test_a_job_that_resumes_on_denial_goes_on_and_knows(desk: Desk) -> Non
     job, gate = await waiting(desk, on_deny=OnDeny.RESUME)
     await decided(desk, ballot(gate, DENY, comment="no"))
     again = await desk.again(job)
-    told = (await desk.store.decisions(desk.tenant, [job.id]))[job.id]
+    (told,) = (await desk.store.decisions(desk.tenant, [job.id]))[job.id]
     assert (again.attempt, told.decision, told.comment) == (1, DENY, "no")
 
 

@@ -45,7 +45,7 @@ async def test_a_claim_hands_out_the_best_jobs_with_their_leases(desk: Desk) -> 
     (grant,) = await desk.claim()
     assert same(grant.job) == same(await desk.truth(best))
     assert grant.job.fence == 1
-    assert (grant.job.worker, grant.job.payload, list(grant.steps), grant.approval) == ("w1", "2", [], None)
+    assert (grant.job.worker, grant.job.payload, list(grant.steps), list(grant.approvals)) == ("w1", "2", [], [])
     assert grant.job.lease_expires_at == desk.clock.now + 60 * SECOND
     assert len(await desk.claim(limit=10)) == 1
     assert await desk.claim() == []
@@ -332,7 +332,9 @@ async def _pages(desk: Desk, job_id: str) -> Any:
 async def test_a_gate_lets_a_job_wait_and_its_decision_comes_with_the_next_claim(desk: Desk) -> None:
     job = await desk.running(payload='{"a":1}')
     schema = '{"type":"object"}'
-    gate = OpenGate(*holder(job), "", "Go on?", '{"n": 1.0}', "high", schema, on_deny=OnDeny.RESUME)
+    gate = OpenGate(
+        *holder(job), "", "Go on?", '{"n": 1.0}', "high", schema, on_deny=OnDeny.RESUME, name="go", occurrence=3
+    )
     receipt = await desk.client.open_gate(gate)
     assert receipt.status is Status.WAITING_FOR_APPROVAL
     assert await desk.client.open_gate(gate) == receipt
@@ -342,11 +344,24 @@ async def test_a_gate_lets_a_job_wait_and_its_decision_comes_with_the_next_claim
         desk.operator, waiting.gate_id, Decision.APPROVE, comment="fine", data='{"b": 2.0}'
     )
     (grant,) = await desk.claim()
-    assert grant.approval is not None
-    for name in ("id", "job_id", "status", "prompt", "details", "schema", "comment", "data", "digest", "closed_at"):
-        assert getattr(grant.approval, name) == getattr(decided, name), name
-    assert grant.approval.status is GateStatus.APPROVED
-    assert (grant.approval.details, grant.approval.data) == ('{"n": 1.0}', '{"b": 2.0}')
+    (approval,) = grant.approvals
+    for name in (
+        "id",
+        "name",
+        "occurrence",
+        "job_id",
+        "status",
+        "prompt",
+        "details",
+        "schema",
+        "comment",
+        "data",
+        "digest",
+        "closed_at",
+    ):
+        assert getattr(approval, name) == getattr(decided, name), name
+    assert approval.status is GateStatus.APPROVED
+    assert (approval.details, approval.data) == ('{"n": 1.0}', '{"b": 2.0}')
 
 
 async def test_a_file_is_attached_whole_and_the_same_name_replaces_it(desk: Desk) -> None:

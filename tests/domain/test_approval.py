@@ -72,6 +72,7 @@ def gate(*votes: Vote, **fields: Any) -> Approval:
         **{
             "tenant": "t", "id": "g", "job_id": "j", "fence": 7, "status": GateStatus.OPEN, "prompt": "Go on?",
             "details": None, "risk": None, "schema": None, "digest": DIGEST, "required": 1, "on_deny": OnDeny.FAIL,
+            "name": None, "occurrence": 1,
             "opened_by": "worker:w", "opened_at": 0, "expires_at": LATER, "closed_by": None, "closed_at": None,
             "comment": None, "data": None, "token_sha256": None, "token_minted_by": None, "token_minted_at": None,
             "votes": votes, **fields,

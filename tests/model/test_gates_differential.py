@@ -124,7 +124,7 @@ class GatedTwins(Twins):
         super().teardown()
 
 
-async def by_job(store: Store, tenant: str, ids: list[str]) -> list[tuple[str, Approval]]:
+async def by_job(store: Store, tenant: str, ids: list[str]) -> list[tuple[str, list[Approval]]]:
     return sorted((await store.decisions(tenant, ids)).items())
 
 

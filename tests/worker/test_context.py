@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import threading
 from collections.abc import Iterable
@@ -99,31 +98,6 @@ async def test_what_is_said_to_be_of_a_type_that_json_cannot_be_read_as_comes_ba
     handle = await words.enqueue("a tide")
     await app.drain()
     assert await handle.result(timeout=PATIENCE_SECONDS) == ["a", "tide"]
-
-
-async def test_a_step_that_is_now_another_function_is_a_mismatch_and_fails_for_good(
-    app: StoreApp, clock: ManualClock
-) -> None:
-    def old() -> str:
-        return "old"
-
-    def new() -> str:
-        return "new"
-
-    @app.task(backoff=NOW)
-    async def deployed(ctx: interlock.Context) -> None:
-        await ctx.step("greet", functools.partial(old) if ctx.attempt == 1 else new)
-        raise RuntimeError
-
-    handle = await deployed.enqueue()
-    await app.drain()
-    await again(app, clock)
-    job = await app.job(handle.id)
-    assert job.status == Status.FAILED
-    error = json.loads(job.error or "")
-    assert error["kind"] == "step_mismatch"
-    assert ".old" in error["message"]
-    assert ".new" in error["message"]
 
 
 async def test_a_step_that_fails_is_not_kept(app: StoreApp, clock: ManualClock) -> None:
@@ -374,22 +348,6 @@ async def test_a_parent_learns_that_a_child_has_failed(app: StoreApp) -> None:
     handle = await parent.enqueue()
     await app.drain(concurrency=1)
     assert await handle.result(timeout=PATIENCE_SECONDS) == "no"
-
-
-async def test_a_run_that_makes_other_children_than_before_is_a_mismatch(app: StoreApp, clock: ManualClock) -> None:
-    @app.task
-    async def child(n: int) -> None: ...
-
-    @app.task(backoff=NOW)
-    async def fickle(ctx: interlock.Context) -> None:
-        await ctx.enqueue(child, ctx.attempt)
-        raise RuntimeError
-
-    handle = await fickle.enqueue()
-    await app.drain()
-    await again(app, clock)
-    job = await app.job(handle.id)
-    assert (job.status, json.loads(job.error or "")["kind"]) == (Status.FAILED, "step_mismatch")
 
 
 async def test_a_blocking_task_uses_the_blocking_twins_of_its_context(app: StoreApp, clock: ManualClock) -> None:

@@ -240,6 +240,8 @@ class Decided(Shape, frozen=True, kw_only=True):
     """What was decided about a job, for the worker that goes on with it."""
 
     id: str
+    name: str | None
+    occurrence: int
     decision: Decision
     status: GateStatus
     prompt: str
@@ -252,10 +254,11 @@ class Decided(Shape, frozen=True, kw_only=True):
 
 
 class ClaimedJob(Job, frozen=True, kw_only=True):
-    """A job with its lease, its steps, and the decision it waited for."""
+    """A job with its lease, its steps, the last decision it waited for, and all decisions, oldest first."""
 
     steps: list[Step]
     approval: Decided | None
+    approvals: list[Decided]
 
 
 class Claimed(Shape, frozen=True, kw_only=True):

@@ -160,6 +160,8 @@ def gate(gate: OpenGate, worker: str) -> bytes:
             "required": gate.required,
             "on_deny": str(gate.on_deny),
             "expires_in_seconds": gate.expires_in_seconds,
+            "name": gate.name,
+            "occurrence": gate.occurrence,
             "checkpoint": None
             if saved is None
             else Raw(encoded({"seq": saved.seq, "data": raw(saved.data, "checkpoint")})),

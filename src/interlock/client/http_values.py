@@ -48,6 +48,8 @@ class StepShape(Struct):
 
 class DecisionShape(Struct):
     id: str
+    name: str | None
+    occurrence: int
     status: GateStatus
     prompt: str
     details: Raw
@@ -121,7 +123,7 @@ class EnqueuedShapes(Struct):
 
 class GrantShape(JobShape):
     steps: list[StepShape] = []
-    approval: DecisionShape | None = None
+    approvals: tuple[DecisionShape, ...] = ()
 
 
 class GrantShapes(Struct):
@@ -255,7 +257,7 @@ def job(shape: JobShape, *, listed: bool = False) -> Job:
 
 def grant(shape: GrantShape) -> Grant:
     steps = [step(one, shape.id) for one in shape.steps]
-    return Grant(job(shape), steps, None if shape.approval is None else _decided(shape.approval, shape))
+    return Grant(job(shape), steps, [_decided(one, shape) for one in shape.approvals])
 
 
 def step(shape: StepShape, job_id: str) -> StepRow:
@@ -297,7 +299,8 @@ def _decided(shape: DecisionShape, of: JobShape) -> Approval:
     return Approval(
         tenant=of.tenant, id=shape.id, job_id=of.id, fence=0, status=shape.status, prompt=shape.prompt,
         details=text(shape.details), risk=None, schema=text(shape.schema), digest=shape.digest, required=1,
-        on_deny=OnDeny.FAIL, opened_by="", opened_at=0, expires_at=0, closed_by=None, closed_at=closed_at,
+        name=shape.name, occurrence=shape.occurrence, on_deny=OnDeny.FAIL, opened_by="", opened_at=0, expires_at=0,
+        closed_by=None, closed_at=closed_at,
         comment=shape.comment, data=text(shape.data), token_sha256=None, token_minted_by=None, token_minted_at=None,
         votes=(),
     )  # fmt: skip

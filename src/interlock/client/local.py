@@ -119,7 +119,7 @@ class LocalClient:
             return [Grant(job) for job in jobs]
         steps = dict(zip(again, await self.engine.progress.steps_of(self._tenant, again), strict=True))
         approvals = await self.engine.store.decisions(self._tenant, again)
-        return [Grant(job, steps.get(job.id, ()), approvals.get(job.id)) for job in jobs]
+        return [Grant(job, steps.get(job.id, ()), approvals.get(job.id, ())) for job in jobs]
 
     async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]:
         return await self.engine.leases.heartbeats(self._tenant, beats)

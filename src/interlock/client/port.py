@@ -22,7 +22,7 @@ class Grant(NamedTuple):
 
     job: Job
     steps: Sequence[StepRow] = ()
-    approval: Approval | None = None  # the last gate that people have decided
+    approvals: Sequence[Approval] = ()  # those that are decided, oldest first
 
 
 class Client(Protocol):

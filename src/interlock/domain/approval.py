@@ -66,6 +66,8 @@ class OpenGate(NamedTuple):
     opened_by: str = ""  # the credential behind the worker; the worker itself where there is none
     checkpoint: Checkpoint | None = None
     sanitized: bool = False
+    name: str | None = None  # by which a later run finds the decision
+    occurrence: int | None = None  # of the name in a run, from 1; None: the next of this job
     verb: Verb = Verb.OPEN_GATE
 
 
@@ -93,6 +95,8 @@ class Approval(NamedTuple):
     digest: str
     required: int
     on_deny: OnDeny
+    name: str | None
+    occurrence: int
     opened_by: str
     opened_at: int
     expires_at: int

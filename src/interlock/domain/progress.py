@@ -13,6 +13,7 @@ from interlock.errors import Invalid, TooLarge
 
 SMALLEST_ID: Final = "00000000-0000-0000-0000-000000000000"  # sorts before every job
 LARGEST_NUMBER: Final = 2**63 - 1
+LARGEST_OCCURRENCE: Final = 2**31 - 1
 
 
 class Level(StrEnum):

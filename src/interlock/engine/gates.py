@@ -25,6 +25,7 @@ from interlock.domain.approval import (
 )  # fmt: skip
 from interlock.domain.job import Checkpoint, Job, Receipt
 from interlock.domain.principal import Principal
+from interlock.domain.progress import LARGEST_OCCURRENCE
 from interlock.engine import schemas
 from interlock.engine.answers import answered
 from interlock.errors import Conflict, Forbidden, Gone, Invalid, NotFound
@@ -35,6 +36,9 @@ LONGEST_PAGE: Final = 200
 SHORTEST_EXPIRY_SECONDS: Final = 1.0
 LINK_PREFIX: Final = "ilg_"
 RESUMED_VERSION: Final = 5  # enqueue, claim, open, decide, claim: no job that was decided about has less
+
+
+Decided = list[Approval]  # of one job, oldest first
 
 
 class Opened(NamedTuple):
@@ -86,8 +90,8 @@ class Gates:
         wire.whole(filter.limit, "limit", 1, LONGEST_PAGE)
         return await self._store.find_approvals(tenant, filter)
 
-    async def decisions(self, tenant: str, jobs: Sequence[Job]) -> dict[str, Approval]:
-        """The newest decision about each of these jobs, just claimed; where there can be none, none is looked up."""
+    async def decisions(self, tenant: str, jobs: Sequence[Job]) -> dict[str, Decided]:
+        """What was decided about each of these jobs, just claimed; where there can be nothing, none is looked up."""
         again = [job.id for job in jobs if job.version >= RESUMED_VERSION]
         return await self._store.decisions(tenant, again) if again else {}
 
@@ -174,6 +178,8 @@ class Gates:
             opened_by=principal.worker(worker) if who.unchecked else who.asks_as,
             checkpoint=self._mended(order, id, worker),
             sanitized=mended,
+            name=None if order.name is None else wire.name(order.name, "name"),
+            occurrence=_occurrence(order.occurrence),
         )
 
     def _mended(self, order: OpenGate, id: str, worker: str) -> Checkpoint | None:
@@ -183,6 +189,10 @@ class Gates:
         sent = order.checkpoint
         data, mended = text.mend(sent.data, what="checkpoint", limit=self._limits.checkpoint)
         return Checkpoint(id, order.fence, worker, sent.seq, data, sent.sanitized or mended)
+
+
+def _occurrence(value: int | None) -> int | None:
+    return None if value is None else wire.whole(value, "occurrence", 1, LARGEST_OCCURRENCE)
 
 
 def _may_approve(who: Principal) -> None:

@@ -13,6 +13,7 @@ from interlock.domain import text
 from interlock.domain.job import Refused
 from interlock.domain.progress import (
     LARGEST_NUMBER,
+    LARGEST_OCCURRENCE,
     Event,
     EventRow,
     Fed,
@@ -29,7 +30,6 @@ from interlock.storage.contract import Store
 from interlock.wire import Limits
 
 LONGEST_PAGE: Final = 200
-LARGEST_OCCURRENCE: Final = 2**31 - 1
 POLL_SECONDS: Final = 0.5
 GATHER_SECONDS: Final = 0.02
 QUIET_SECONDS: Final = 15.0

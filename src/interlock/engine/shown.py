@@ -23,6 +23,8 @@ def approval(found: Approval) -> dict[str, Any]:
         "schema": _raw(found.schema),
         "required": found.required,
         "on_deny": found.on_deny,
+        "name": found.name,
+        "occurrence": found.occurrence,
         "votes": [_vote(vote) for vote in found.votes],
         "comment": found.comment,
         "data": _raw(found.data),
@@ -40,6 +42,8 @@ def decision(found: Approval) -> dict[str, Any]:
     """A decided gate for the worker that goes on; who decided is not its business."""
     return {
         "id": found.id,
+        "name": found.name,
+        "occurrence": found.occurrence,
         "decision": found.decision,
         "status": found.status,
         "prompt": found.prompt,

@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, overload
 
 from interlock.client.port import Client, Grant, JobRequest
-from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, Approval, GateStatus, OnDeny, OpenGate
+from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, OnDeny, OpenGate
 from interlock.domain.artifact import File, Holder, Link
-from interlock.domain.job import Checkpoint, Job
+from interlock.domain.job import Checkpoint, Enqueued, Job
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.domain.text import is_blank, is_visible_name
@@ -27,7 +27,7 @@ from interlock.sdk.blocking import blocking
 from interlock.sdk.clock import ServerClock
 from interlock.sdk.handle import JobHandle, outcome
 from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, StepMismatch, in_seconds
-from interlock.sdk.replay import APPROVAL, Answer, Memory, identity_of, question
+from interlock.sdk.replay import APPROVAL, PATCHED, Answer, Memory, check_name, identity_of
 from interlock.sdk.threads import Threads
 
 if TYPE_CHECKING:
@@ -58,17 +58,21 @@ class Context:
         self._client = client
         self._loop = loop
         self._threads = threads
-        self._memory = Memory(grant.job.id, grant.steps)
+        self._memory = Memory(grant.job.id, grant.steps, grant.approvals)
+        # Where earlier code may have begun, that code is gone on with.
+        self._is_new = grant.job.started_at == grant.job.run_started_at and not grant.steps and not grant.job.checkpoint
+        self._patches: dict[str, bool] = {}
+        self._unsaved: list[str] = []
         self._usages = [step for step in grant.steps if step.name == USAGE]
-        self._approval: Approval | None = grant.approval
         self._checkpoint_seq = grant.job.checkpoint_seq or 0
-        self._saving, self._asking = asyncio.Lock(), asyncio.Lock()
+        self._saving, self._asking, self._patching = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._is_gated = False
         self._events: list[Event] = []
         self._clock = ServerClock(grant.job.run_started_at, received)
         self._said: Counter[tuple[str, str, str | None]] = Counter()
         self._usage: defaultdict[str, float] = defaultdict(int)
         self._children = 0
+        self._named_children: Counter[str] = Counter()
 
     @property
     def id(self) -> str:
@@ -94,20 +98,21 @@ class Context:
         The result is given as it will be read again: as JSON, by the type that the function says it returns.
         """
         _check_step(name, function)
-        identity = identity_of(function)
-        occurrence, kept = self._memory.meet(name, identity)
+        occurrence = self._memory.next(name)
+        kept = self._memory.step(name, occurrence)
         if kept is None:
+            await self.keep_patches()  # before the work that belongs to them
             result = values.encode(await self._call(function, args, kwargs))
             values.decode(result, _returned_by(function))  # what no run could read is not kept
-            step = Step(*self._holder(), name, occurrence, result, identity)
+            step = Step(*self._holder(), name, occurrence, result, identity_of(function))
             kept = await self._insist(lambda: self._client.save_step(step))
             self._clock.observe(kept.at)
-            self._memory.compare(name, kept.function, identity)
         return values.decode(kept.result, _returned_by(function))
 
     async def checkpoint(self, value: Any) -> None:
         """Save one value of progress in place of the one before; a later run finds it as `saved`."""
         data = values.encode(value)
+        await self.keep_patches()
         async with self._saving:  # one after another: each must be newer than the one before
             checkpoint = Checkpoint(*self._holder(), self._checkpoint_seq + 1, data)
             await self._insist(lambda: self._client.checkpoint(checkpoint))
@@ -143,6 +148,7 @@ class Context:
         self,
         prompt: str,
         *,
+        name: str | None = None,
         details: Any = None,
         risk: str | None = None,
         schema: Mapping[str, Any] | None = None,
@@ -150,26 +156,48 @@ class Context:
         on_deny: Literal["fail", "resume"] = "fail",
         expires_in: float | timedelta | None = None,
     ) -> Answer:
-        """The answer of people; until there is one the job waits without a worker, and then runs again by its steps."""
+        """Wait for a decision of people, without a worker; a later run finds it by its name and occurrence alone.
+
+        Requests without a name are numbered in the order in which a run comes to them.
+        """
+        key = APPROVAL if name is None else check_name(name, "an approval")
+        occurrence = self._memory.next(key)
         shown = None if details is None else values.encode(details)
         form = None if schema is None else values.encode(schema)
-        asked = question(self.job.payload, prompt, shown, form)
-        occurrence, kept = self._memory.meet(APPROVAL, asked)
-        if kept is not None:
-            answer: Answer = values.decode(kept.result, Answer)
-            return answer
         seconds = in_seconds(expires_in)
         expiry = DEFAULT_EXPIRY_SECONDS if seconds is None else seconds
-        gate = OpenGate(*self._holder(), "", prompt, shown, risk, form, required, OnDeny(on_deny), expiry)
-        async with self._asking:  # one after another: an answer is kept before the next gate ends the grant
-            if self._approval is not None and not self._memory.is_spent(self._approval):
-                return await self._take(self._approval, occurrence, asked)
-            if not self._is_gated:
+        async with self._asking:  # one after another: opening one ends the lease
+            answer, is_kept = self._memory.decision(key, occurrence)
+            if answer is None and not self._is_gated:
+                await self.keep_patches()
                 await self._send_events()
                 await self.keep_usage()
+                gate = OpenGate(
+                    *self._holder(), "", prompt, shown, risk, form, required, OnDeny(on_deny), expiry,
+                    name=name, occurrence=occurrence,
+                )  # fmt: skip
                 await self._insist(lambda: self._client.open_gate(gate))
                 self._is_gated = True
-        raise AwaitsApproval(prompt)
+            if answer is None:
+                raise AwaitsApproval(prompt)
+            if not is_kept:  # among the steps, so that a job redriven from one of them has it too
+                step = Step(*self._holder(), key, occurrence, values.encode(answer), APPROVAL)
+                self._memory.check_decision(await self._insist(lambda: self._client.save_step(step)))
+            return answer
+
+    def patched(self, name: str) -> bool:
+        """Whether the job started with code that has this change, so that old and new code can stand side by side.
+
+        False for a job that ran before the change was deployed. What the first run to come here gets is recorded.
+        """
+        check_name(name, "a patch")
+        known = self._memory.patch(name)
+        if known is not None:
+            return known
+        if name not in self._patches:
+            self._patches[name] = self._is_new
+            self._unsaved.append(name)
+        return self._patches[name]
 
     async def attach(self, name: str, content: bytes | str, *, content_type: str | None = None) -> str:
         """The id of a file of the job; the same name again replaces it."""
@@ -184,14 +212,25 @@ class Context:
         """The id of a link of the job; kept, never fetched."""
         return await self._insist(lambda: self._client.attach(Holder(*self._holder()), Link(name, url)))
 
-    async def enqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]:
-        """A child of this job; a later run meets the same child again."""
-        (child,) = await self._enqueue(task, [self._birth(task, args, kwargs)])
+    @overload
+    async def enqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+    @overload
+    async def enqueue(self, task: Task[..., R], /, *args: Any, name: str, **kwargs: Any) -> Child[R]: ...
+    async def enqueue(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Child[R]:
+        """A child of this job; a later run finds the same child by its name and occurrence.
+
+        Children without a name are numbered. A task that has a parameter `name` of its own gets that argument; name its
+        children with `enqueue_many`.
+        """
+        name = None if task.signature.takes("name") else kwargs.pop("name", None)
+        (child,) = await self._enqueue(task, [self._birth(task, name, args, kwargs)])
         return child
 
-    async def enqueue_many(self, task: Task[..., R], calls: Iterable[Mapping[str, Any]], /) -> list[Child[R]]:
+    async def enqueue_many(
+        self, task: Task[..., R], calls: Iterable[Mapping[str, Any]], /, *, name: str | None = None
+    ) -> list[Child[R]]:
         """A child for each call, given as its named arguments."""
-        births = [self._birth(task, (), call, number) for number, call in enumerate(calls)]
+        births = [self._birth(task, name, (), call, number) for number, call in enumerate(calls)]
         children: list[Child[R]] = []
         for start in range(0, len(births), MOST_AT_ONCE):
             children += await self._enqueue(task, births[start : start + MOST_AT_ONCE])
@@ -235,7 +274,7 @@ class Context:
         """Keep what a run without a result has used up: nobody else can tell, and steps are what lasts."""
         if not self._usage:
             return
-        whose = kept_by(self.id, is_told_again=self._memory.was_met or self._children > 0)
+        whose = kept_by(self.id, is_told_again=self._memory.was_met or self._children > 0 or bool(self._named_children))
         used = values.encode(dict(self._usage))
         step = Step(*self._holder(), USAGE, len(self._usages) + 1, used, whose)
         self._usages.append(await self._insist(lambda: self._client.save_step(step)))
@@ -247,33 +286,66 @@ class Context:
         result = await self._threads.run(partial(function, *args, **kwargs))
         return await result if isinstance(result, Awaitable) else result
 
-    async def _take(self, approval: Approval, occurrence: int, asked: str) -> Answer:
-        """The decision as an answer, kept, so that the next gate is not taken for decided by it."""
-        if question(self.job.payload, approval.prompt, approval.details, approval.schema) != asked:
-            raise StepMismatch(self.id, APPROVAL, f"the question {approval.prompt!r}", "another question")
-        approved, data = approval.status is GateStatus.APPROVED, values.decode(approval.data)
-        answer = Answer(approval.id, approved, approval.comment, data, approval.digest)
-        step = Step(*self._holder(), APPROVAL, occurrence, values.encode(answer), asked)
-        await self._insist(lambda: self._client.save_step(step))
-        self._approval = None
-        return answer
+    async def keep_patches(self) -> None:
+        """Record which changes of the code this run goes by; whatever is recorded after them belongs to them."""
+        async with self._patching:
+            while self._unsaved:
+                name = self._unsaved[0]
+                step = Step(*self._holder(), PATCHED + name, 1, values.encode(self._patches[name]))
+                await self._insist(partial(self._client.save_step, step))
+                self._unsaved.remove(name)
 
     def _birth(
-        self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None = None
+        self,
+        task: Task[..., Any],
+        name: str | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        number: int | None = None,
     ) -> JobRequest:
         """The key makes a child the same in every run; a task enqueued with a key of its own keeps it."""
-        self._children += 1
         fields = {"parent_id": self.id}
+        if name is None:
+            self._children += 1
+            key = f"child/{self.id}/{self._children}"
+        else:
+            self._named_children[check_name(name, "a child")] += 1
+            key = f"child/{self.id}/{name}/{self._named_children[name]}"
+            if not is_visible_name(key):  # too long
+                key = f"child/{self.id}/{hashlib.sha256(key.encode()).hexdigest()}"
         if not task.has_key:
-            fields["idempotency_key"] = f"child/{self.id}/{self._children}"
+            fields["idempotency_key"] = key
         return task.request(args, kwargs, number, **fields)
 
     async def _enqueue(self, task: Task[..., R], births: Sequence[JobRequest]) -> list[Child[R]]:
+        await self.keep_patches()
         try:
             born = await self._insist(lambda: self._client.enqueue(births, within=task._within))
         except IdempotencyKeyReuse as error:
-            raise StepMismatch(self.id, error.key, f"job {error.job_id}", "another call") from error
+            born = await self._found_again(task, births, error)
         return [Child(one.id, self, task.signature.returns, replayed=one.replayed) for one in born]
+
+    async def _found_again(
+        self, task: Task[..., Any], births: Sequence[JobRequest], error: IdempotencyKeyReuse
+    ) -> list[Enqueued]:
+        """The children of an earlier run, whatever they were called with, and new ones where there was none."""
+        earlier = {job.idempotency_key: job for job in await self._insist(lambda: self._client.children(self.id))}
+        if not any(birth.idempotency_key in earlier for birth in births):
+            raise error  # the key is the caller's own, and belongs to a job that is no child of this one
+        for birth in births:
+            known = earlier.get(birth.idempotency_key)
+            if known is not None and known.type != birth.type:
+                name, _, occurrence = (known.idempotency_key or "").removeprefix(f"child/{self.id}/").rpartition("/")
+                recorded, asked = f"a child of type {known.type}", f"a child of type {birth.type}"
+                place = int(occurrence) if occurrence.isdecimal() else 1
+                raise StepMismatch(self.id, name or "child", place, recorded, asked) from error
+        new = [birth for birth in births if birth.idempotency_key not in earlier]
+        born = await self._insist(lambda: self._client.enqueue(new, within=task._within)) if new else []
+        made = iter(born)
+        return [
+            next(made) if known is None else Enqueued(known.id, known.seq, replayed=True)
+            for known in (earlier.get(birth.idempotency_key) for birth in births)
+        ]
 
     async def _send_events(self) -> None:
         while events := self.take_events():
@@ -336,8 +408,7 @@ def _check_step(name: object, function: object) -> None:
         function.close()  # nobody will await it
     if not isinstance(name, str) or not callable(function):
         raise TypeError("a step is a name, a function and its arguments, not a call: step('search', search, topic)")
-    if name in (APPROVAL, USAGE):
-        raise ValueError(f"{name!r} is a name of Interlock's own; give the step another one")
+    check_name(name, "a step")
 
 
 def _text(message: object) -> str:

@@ -81,15 +81,16 @@ class JobCancelled(Error):
 
 
 class StepMismatch(Error):
-    """A run asks for something else than an earlier run of the same job recorded at this place."""
+    """A run asks for another kind of thing than an earlier run of the same job recorded under this name."""
 
     code = "step_mismatch"
 
-    def __init__(self, job_id: str, step: str, recorded: str, asked: str) -> None:
-        self.job_id, self.step, self.recorded, self.asked = job_id, step, recorded, asked
+    def __init__(self, job_id: str, step: str, occurrence: int, recorded: str, asked: str) -> None:
+        self.job_id, self.step, self.occurrence, self.recorded, self.asked = job_id, step, occurrence, recorded, asked
         super().__init__(
-            f"job {job_id}: step {step!r} was recorded for {recorded}, now it is {asked}; "
-            "give the changed step another name, or redrive the job from the start"
+            f"job {job_id}: {step!r}, occurrence {occurrence}, was recorded as {recorded}, and the code now asks for "
+            f"{asked}; give it another name, keep the old code for jobs in progress with ctx.patched(), or redrive the "
+            "job from the start"
         )
 
 

@@ -1,22 +1,25 @@
-"""What earlier runs of a job have left, met again in the same order by the run that goes on."""
+"""What earlier runs of a job recorded, found again by name and occurrence and by nothing else."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from interlock.domain.approval import Approval
+from interlock.domain.approval import Approval, GateStatus
 from interlock.domain.progress import StepRow
+from interlock.domain.text import NAME_RULE, is_visible_name
+from interlock.sdk import values
 from interlock.sdk.raises import StepMismatch
 
-APPROVAL: Final = "interlock.approve"  # the name under which the answers of people are kept among the steps
+OWN: Final = "interlock."  # how names begin under which the SDK records something itself
+APPROVAL: Final = "interlock.approve"  # what is recorded as the function of a decision, and the name of one without
+PATCHED: Final = "interlock.patched/"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -32,41 +35,70 @@ class Answer(msgspec.Struct, frozen=True):
     def denied(self) -> bool:
         return not self.approved
 
+    @classmethod
+    def of(cls, approval: Approval) -> Answer:
+        approved, data = approval.status is GateStatus.APPROVED, values.decode(approval.data)
+        return cls(approval.id, approved, approval.comment, data, approval.digest)
+
 
 class Memory:
-    """The kept steps of a job by name and occurrence."""
+    """The recorded steps and decisions of a job by name and occurrence."""
 
-    def __init__(self, job_id: str, steps: Sequence[StepRow]) -> None:
+    def __init__(self, job_id: str, steps: Sequence[StepRow], approvals: Iterable[Approval] = ()) -> None:
         self._job_id = job_id
-        self._kept = {(step.name, step.occurrence): step for step in steps}
+        self._steps = {(step.name, step.occurrence): step for step in steps}
+        self._decided = {(one.name or APPROVAL, one.occurrence): one for one in approvals}
         self._met: Counter[str] = Counter()
-
-    def meet(self, name: str, identity: str) -> tuple[int, StepRow | None]:
-        """The number of this meeting with a name, and what is kept of it; something else in its place is an error."""
-        self._met[name] += 1
-        occurrence = self._met[name]
-        step = self._kept.get((name, occurrence))
-        if step is not None:
-            self.compare(name, step.function, identity)
-        return occurrence, step
 
     @property
     def was_met(self) -> bool:
         """Whether the run has done anything that a later run will not do again."""
         return bool(self._met)
 
-    def compare(self, name: str, recorded: str | None, identity: str) -> None:
-        if recorded is not None and recorded != identity:
-            raise StepMismatch(self._job_id, name, recorded, identity)
+    def next(self, name: str) -> int:
+        """Which time it is that the run comes to this name, from 1."""
+        self._met[name] += 1
+        return self._met[name]
 
-    def is_spent(self, approval: Approval) -> bool:
-        """Whether an earlier run has taken this decision already."""
-        taken = (step.result for (name, _), step in self._kept.items() if name == APPROVAL)
-        return any(msgspec.json.decode(result, type=Answer).gate_id == approval.id for result in taken)
+    def step(self, name: str, occurrence: int) -> StepRow | None:
+        """The recorded step; a decision in its place is a mismatch."""
+        found = self._steps.get((name, occurrence))
+        if (name, occurrence) in self._decided or (found is not None and found.function == APPROVAL):
+            raise StepMismatch(self._job_id, name, occurrence, "an approval", "a step")
+        return found
+
+    def decision(self, name: str, occurrence: int) -> tuple[Answer | None, bool]:
+        """The recorded decision, and whether it is among the steps already; a step in its place is a mismatch."""
+        step = self._steps.get((name, occurrence))
+        if step is not None:
+            self.check_decision(step)
+            return values.decode(step.result, Answer), True
+        decided = self._decided.get((name, occurrence))
+        return None if decided is None else Answer.of(decided), False
+
+    def check_decision(self, step: StepRow) -> None:
+        if step.function != APPROVAL:
+            raise StepMismatch(self._job_id, step.name, step.occurrence, "a step", "an approval")
+
+    def patch(self, name: str) -> bool | None:
+        """What an earlier run recorded of a change of the code."""
+        found = self._steps.get((PATCHED + name, 1))
+        return None if found is None else bool(values.decode(found.result))
+
+
+def check_name(name: object, what: str) -> str:
+    """A name for something that is recorded, or ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of {what} is {name!r}: expected text")
+    if name.startswith(OWN):
+        raise ValueError(f"the name of {what} is {name!r}: names that begin with {OWN!r} are taken; choose another one")
+    if not is_visible_name(name):
+        raise ValueError(f"the name of {what} is {name!r}: expected {NAME_RULE}")
+    return name
 
 
 def identity_of(function: Callable[..., Any]) -> str:
-    """The name by which a function is recognised in a later run, perhaps of newer code."""
+    """The name of a function, kept with its result for people who look at the steps of a job."""
     while isinstance(function, functools.partial):
         function = function.func
     module = getattr(function, "__module__", None)
@@ -82,9 +114,3 @@ def _name_of_main() -> str:
         return str(spec.name)
     file = getattr(main, "__file__", None)
     return "__main__" if file is None else Path(file).stem
-
-
-def question(payload: str | None, prompt: str, details: str | None, schema: str | None) -> str:
-    """What exactly people are asked, and of which call, as a short text that two runs can compare."""
-    parts = (part or "" for part in (payload, prompt, details, schema))
-    return "question " + hashlib.sha256(b"".join(f"{len(p)}:{p}".encode(errors="replace") for p in parts)).hexdigest()

@@ -43,6 +43,10 @@ class Signature:
         self._names = tuple(parameter.name for parameter in taken)
         self._all_optional = all(parameter.default is not parameter.empty for parameter in taken)
 
+    def takes(self, name: str) -> bool:
+        """Whether the function has a parameter of this name, besides its context."""
+        return name in self._names
+
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call; a call the function could not take is refused here, not by the worker."""
         if not isinstance(kwargs, Mapping):

@@ -26,6 +26,7 @@ from interlock.worker.run import Ending, Run
 
 LONGEST_TRACEBACK: Final = 6000
 UNKNOWN_ARGUMENT: Final = "unknown_argument"
+LONGEST_DEPLOY_SECONDS: Final = 3600.0
 DEPLOY_SECONDS: Final = 30.0  # until another worker has perhaps got the job, or this one been replaced
 
 
@@ -49,6 +50,7 @@ async def _execute(run: Run, threads: Threads) -> Finish | None:
     order = await _ended(run, threads)
     if run.context is not None and order is not None and type(order) is not Complete:
         with contextlib.suppress(Error):  # the end of a run matters more than what it has used up
+            await run.context.keep_patches()
             await run.context.keep_usage()
     return order
 
@@ -192,7 +194,9 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
         case Retry():
             return failure(run, _said(error), kind="Retry", retry_after_seconds=error.after_seconds)
         case StepMismatch():
-            return failure(run, str(error), kind=error.code, retryable=False)
+            # Each time twice as long: the code has to be fixed and deployed before the attempts are spent.
+            wait = min(DEPLOY_SECONDS * 2 ** (run.job.attempt - 1), LONGEST_DEPLOY_SECONDS)
+            return failure(run, str(error), kind=error.code, retry_after_seconds=wait)
     kind = type(error).__name__
     lines = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
     return failure(run, _said(error), kind=kind, details={"traceback": mend_text(lines)[0]})

@@ -42,6 +42,8 @@ class OpenRequest(Held, frozen=True, kw_only=True):
     on_deny: OnDeny = OnDeny.FAIL
     expires_in_seconds: float = DEFAULT_EXPIRY_SECONDS
     checkpoint: CheckpointPart | None = None
+    name: str | None = None
+    occurrence: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
 
 class DecideRequest(Request, frozen=True, kw_only=True):
@@ -88,6 +90,8 @@ class ApprovalShape(shapes.Shape, frozen=True, kw_only=True):
     schema: Any
     required: int
     on_deny: OnDeny
+    name: str | None
+    occurrence: int
     votes: list[VoteShape]
     data: Any
     comment: str | None
@@ -216,6 +220,8 @@ def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGa
         expires_in_seconds=body.expires_in_seconds,
         checkpoint=None if part is None else part.of(job_id, body.fence, worker, sanitized=call.sanitized),
         sanitized=call.sanitized,
+        name=body.name,
+        occurrence=body.occurrence,
     )
 
 

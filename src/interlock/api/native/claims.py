@@ -71,7 +71,7 @@ async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[G
     """Jobs with what their workers have to know of earlier runs; one that never ran has nothing to tell."""
     past = jobs if call.body.claim_id is not None else [job for job in jobs if not _runs_first(job)]
     steps: dict[str, list[StepRow]] = {}
-    decided: dict[str, Approval] = {}
+    decided: dict[str, list[Approval]] = {}
     if past:
         ids = [job.id for job in past]
         steps = dict(zip(ids, await call.engine.progress.steps_of(call.who.tenant, ids), strict=True))
@@ -81,7 +81,8 @@ async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[G
             *(
                 *job_fields(job, now=0),
                 [shown.step(row) for row in steps.get(job.id, ())],
-                gates.decision(decided[job.id]) if job.id in decided else None,
+                gates.decision(decided[job.id][-1]) if job.id in decided else None,
+                [gates.decision(one) for one in decided.get(job.id, ())],
             )
         )
         for job in jobs

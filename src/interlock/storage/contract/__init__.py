@@ -82,8 +82,8 @@ class GateStore(Protocol):
         """Tenant and id of the gate whose link token has this hash, whoever's it is."""
         ...
 
-    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
-        """The newest decided gate of each job that has one."""
+    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
+        """What was decided about each job that has asked, oldest first."""
         ...
 
     async def due_gates(self, limit: int) -> list[Due]:

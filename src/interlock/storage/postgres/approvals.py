@@ -31,10 +31,13 @@ async def of_token(connection: Conn, sha256: bytes) -> tuple[str, str] | None:
     return None if row is None else (row[0], row[1])
 
 
-async def decisions(connection: Conn, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
-    """The newest decided gate of each job that has one."""
+async def decisions(connection: Conn, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
+    """What was decided about each job, oldest first."""
     rows = await connection.fetch(call("decisions", 2), tenant, list(job_ids))
-    return {row[2]: to_approval(row) for row in rows}
+    found: dict[str, list[Approval]] = {}
+    for row in rows:
+        found.setdefault(row[2], []).append(to_approval(row))
+    return found
 
 
 async def open_gates(connection: Conn, tenant: str, orders: Sequence[OpenGate]) -> None:
@@ -45,9 +48,9 @@ async def open_gates(connection: Conn, tenant: str, orders: Sequence[OpenGate]) 
     payloads = {row[0]: row[1] for row in rows}
     for o in orders:
         await connection.execute(
-            call("open_gate", 13), tenant, o.gate_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
+            call("open_gate", 15), tenant, o.gate_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
             digest(payloads[o.id], o.prompt, o.details, o.schema), o.required, str(o.on_deny), o.opened_by,
-            o.expires_in_seconds,
+            o.expires_in_seconds, o.name, o.occurrence,
         )  # fmt: skip
 
 

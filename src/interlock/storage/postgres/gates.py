@@ -45,7 +45,7 @@ class GateVerbs(ABC):
     async def gate_of_token(self, sha256: bytes) -> tuple[str, str] | None:
         return await self._run(lambda c: approvals.of_token(c, sha256))
 
-    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
+    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
         return await self._run(lambda c: approvals.decisions(c, tenant, job_ids))
 
     async def due_gates(self, limit: int) -> list[Due]:

@@ -45,8 +45,8 @@ class GateRoutes(Routing):
     async def gate_of_token(self, sha256: bytes) -> tuple[str, str] | None:
         return await self._search(lambda store: store.gate_of_token(sha256), lambda found: found[0])
 
-    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
-        found: dict[str, Approval] = {}
+    async def decisions(self, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
+        found: dict[str, list[Approval]] = {}
         for some in await self._each(tenant, lambda store: store.decisions(tenant, job_ids)):
             found |= some
         return found

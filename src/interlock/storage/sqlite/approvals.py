@@ -48,10 +48,13 @@ def of_token(connection: Connection, sha256: bytes) -> tuple[str, str] | None:
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-def decisions(connection: Connection, tenant: str, job_ids: Sequence[str]) -> dict[str, Approval]:
-    """The newest decided gate of each job that has one."""
+def decisions(connection: Connection, tenant: str, job_ids: Sequence[str]) -> dict[str, list[Approval]]:
+    """What was decided about each job, oldest first."""
     rows = connection.rows(_SQL["decisions"], {"tenant": tenant, "ids": json.dumps(list(job_ids))})
-    return {row[2]: to_approval(row) for row in rows}
+    found: dict[str, list[Approval]] = {}
+    for row in rows:
+        found.setdefault(row[2], []).append(to_approval(row))
+    return found
 
 
 def due(connection: Connection, limit: int) -> list[tuple[Any, ...]]:
@@ -68,7 +71,7 @@ def open_gates(connection: Connection, tenant: str, orders: Sequence[OpenGate]) 
     connection.db.executemany(_SQL["open"], [
         (tenant, o.gate_id, o.id, o.fence, o.prompt, o.details, o.risk, o.schema,
          digest(payloads[o.id], o.prompt, o.details, o.schema), o.required, o.on_deny, o.opened_by, now,
-         now + round(o.expires_in_seconds * SECOND))
+         now + round(o.expires_in_seconds * SECOND), o.name, o.occurrence)
         for o in orders
     ])  # fmt: skip
 

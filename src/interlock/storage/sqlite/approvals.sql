@@ -4,8 +4,9 @@ CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;
 
 -- name: open
 INSERT INTO approval (tenant, id, job_id, fence, status, prompt, details, risk, schema, digest, required, on_deny, opened_by,
-  opened_at, expires_at)
-VALUES (?, ?, ?, ?, 'open', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+  opened_at, expires_at, name, occurrence)
+VALUES (?1, ?2, ?3, ?4, 'open', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
+  coalesce(?16, 1 + (SELECT count(*) FROM approval a WHERE a.tenant = ?1 AND a.job_id = ?3 AND a.name IS ?15)));
 
 -- name: gates
 SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a ON a.tenant = :tenant AND a.id = i.value;
@@ -36,7 +37,7 @@ ORDER BY a.opened_at DESC, a.id DESC LIMIT :limit;
 SELECT a.tenant, a.id FROM approval a INDEXED BY approval_token WHERE a.token_sha256 = :sha256;
 
 -- name: decisions
--- The newest decided gate of each job.
+-- What was decided about each job, oldest first.
 SELECT {columns} FROM json_each(:ids) i CROSS JOIN approval a INDEXED BY approval_of_grant
 ON a.tenant = :tenant AND a.job_id = i.value AND a.status IN ('approved', 'denied')
 ORDER BY a.fence;

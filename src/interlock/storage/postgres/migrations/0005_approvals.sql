@@ -7,6 +7,7 @@ create table interlock.approval (
   opened_at       timestamptz not null,
   expires_at      timestamptz not null,
   required        integer     not null,
+  occurrence      integer     not null,
   deadline        timestamptz,
   closed_at       timestamptz,
   token_minted_at timestamptz,
@@ -15,6 +16,7 @@ create table interlock.approval (
   on_deny         text collate "C" not null,
   digest          text collate "C" not null,
   opened_by       text collate "C" not null,
+  name            text collate "C",
   closed_by       text collate "C",
   comment         text collate "C",
   risk            text collate "C",
@@ -57,6 +59,8 @@ comment on column interlock.approval.schema is 'JSON Schema of the data that an 
 comment on column interlock.approval.digest is 'SHA-256 over payload, prompt, details and schema; the decision is about exactly these.';
 comment on column interlock.approval.required is 'How many principals must approve.';
 comment on column interlock.approval.on_deny is 'What a denial does to the job: fail ends it, resume lets it go on and know.';
+comment on column interlock.approval.name is 'By which a later run finds the decision; null where its request has no name.';
+comment on column interlock.approval.occurrence is 'Which request of that name in a run it is, from 1.';
 comment on column interlock.approval.opened_by is 'Who asked, and therefore cannot answer.';
 comment on column interlock.approval.opened_at is 'When it was asked.';
 comment on column interlock.approval.expires_at is 'When the job fails if nobody has decided.';
@@ -93,7 +97,7 @@ comment on column interlock.approval_vote.at is 'When.';
 
 create view interlock.approval_view with (security_invoker = true) as
 select a.tenant, a.id, a.job_id, a.fence, a.status, a.prompt, a.details, a.risk, a.schema, a.digest, a.required, a.on_deny,
-  a.opened_by, a.opened_at, a.expires_at, a.closed_by, a.closed_at, a.comment, a.data, a.token_sha256, a.token_minted_by,
+  a.name, a.occurrence, a.opened_by, a.opened_at, a.expires_at, a.closed_by, a.closed_at, a.comment, a.data, a.token_sha256, a.token_minted_by,
   a.token_minted_at,
   (select coalesce(json_agg(json_build_array(v.voter, v.decision, v.comment, interlock.micros(v.at)) order by v.at, v.voter), '[]')::text
    from interlock.approval_vote v where v.tenant = a.tenant and v.approval_id = a.id) as votes
@@ -120,7 +124,7 @@ end $$;
 create trigger approval_is_decided_once before update on interlock.approval for each row
   when (old.status <> 'open') execute function interlock.refuse_approval_change();
 create trigger approval_keeps_its_question before update of tenant, id, job_id, fence, prompt, details, risk, schema, digest, required,
-  on_deny, opened_by, opened_at, expires_at, deadline on interlock.approval for each row execute function interlock.refuse_approval_change();
+  on_deny, name, occurrence, opened_by, opened_at, expires_at, deadline on interlock.approval for each row execute function interlock.refuse_approval_change();
 
 create function interlock.refuse_vote_change() returns trigger language plpgsql as $$
 begin

@@ -8,16 +8,17 @@ end $$;
 -- Adds the gate that a job is about to wait for.
 create or replace function interlock.open_gate(
   p_tenant text, p_id uuid, p_job_id uuid, p_fence bigint, p_prompt text, p_details text, p_risk text, p_schema text, p_digest text,
-  p_required integer, p_on_deny text, p_opened_by text, p_seconds double precision
+  p_required integer, p_on_deny text, p_opened_by text, p_seconds double precision, p_name text, p_occurrence integer
 ) returns void language plpgsql as $$
 declare
   t timestamptz := interlock.clock();
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   insert into interlock.approval (tenant, id, job_id, fence, status, prompt, details, risk, schema, digest, required, on_deny, opened_by,
-    opened_at, expires_at, deadline)
+    opened_at, expires_at, deadline, name, occurrence)
   select p_tenant, p_id, j.id, p_fence, 'open', p_prompt, p_details, p_risk, p_schema, p_digest, p_required, p_on_deny, p_opened_by,
-    t, t + p_seconds * interval '1 second', j.deadline
+    t, t + p_seconds * interval '1 second', j.deadline, p_name, coalesce(p_occurrence, 1 + (select count(*)::integer
+      from interlock.approval a where a.tenant = p_tenant and a.job_id = p_job_id and a.name is not distinct from p_name))
   from interlock.job j where j.tenant = p_tenant and j.id = p_job_id;
 end $$;
 
@@ -64,13 +65,13 @@ begin
   end if;
 end $$;
 
--- The newest decided gate of each job.
+-- What was decided about each job, oldest first.
 create or replace function interlock.decisions(p_tenant text, p_job_ids uuid[]) returns setof interlock.approval_view language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   return query select v.* from unnest(p_job_ids) i(job_id) cross join lateral
     (select w.* from interlock.approval_view w where w.tenant = p_tenant and w.job_id = i.job_id and w.status in ('approved', 'denied')
-     order by w.fence desc limit 1) v;
+     order by w.fence) v;
 end $$;
 
 create or replace function interlock.vote(

@@ -13,6 +13,8 @@ CREATE TABLE approval (
   digest          TEXT NOT NULL,
   required        INTEGER NOT NULL,
   on_deny         TEXT NOT NULL,
+  name            TEXT,
+  occurrence      INTEGER NOT NULL,
   opened_by       TEXT NOT NULL,
   opened_at       INTEGER NOT NULL,
   expires_at      INTEGER NOT NULL,
@@ -71,7 +73,7 @@ BEGIN
 END;
 
 CREATE TRIGGER approval_keeps_its_question BEFORE UPDATE OF tenant, id, job_id, fence, prompt, details, risk, schema, digest, required,
-  on_deny, opened_by, opened_at, expires_at ON approval
+  on_deny, name, occurrence, opened_by, opened_at, expires_at ON approval
 BEGIN
   SELECT RAISE(ABORT, 'interlock: what people are asked never changes');
 END;
