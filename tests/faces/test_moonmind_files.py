@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 
+from interlock.api.moonmind import ids
 from interlock.api.options import Options
 from interlock.storage.contract import Store
 from interlock.storage.objects.directory import Directory
@@ -81,6 +82,25 @@ async def test_a_form_that_is_not_whole_is_refused(api: Api) -> None:
         refuses(await upload(api, id, body), 422, "invalid_queue_payload")
     refuses(await upload(api, id, whole, "application/json"), 422, "invalid_queue_payload")
     assert told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200) == {"items": []}
+
+
+async def test_names_and_content_types_are_read_as_by_moonmind(api: Api) -> None:
+    id = await running(api)
+
+    async def made(**fields: bytes) -> tuple[str, str]:
+        found = told(await upload(api, id, form(file=b"x", workerId=b"w1", **fields)), 201)
+        assert found["storagePath"] == f"{id}/{found['name']}"
+        return found["name"], found["contentType"]
+
+    assert await made(name=b" logs/a.txt ", contentType=b"") == ("logs/a.txt", "text/plain")
+    assert await made(name=b"./././b", contentType=b" image/png ") == ("b", "image/png")
+    assert await made(name=b"dir\\c", contentType=b"odd") == ("dir/c", "application/octet-stream")
+    assert await made(name=b"n" * 512) == ("n" * 512, "text/plain")
+    assert await made(name="é".encode() * 512) == ("é" * 512, "text/plain")
+    for name in (b"", b"  ", b"n" * 513, b"/etc/passwd", b"a/../../b", b"..", "😀".encode() * 512, b"a\nb"):
+        refuses(await upload(api, id, form(file=b"x", workerId=b"w1", name=name)), 422, "invalid_queue_payload")
+    assert len(told(await api.get(f"{BASE}/jobs/{id}/artifacts"), 200)["items"]) == 5
+    assert (await api.get(f"/v1/jobs/{ids.decode(id)}/artifacts")).status_code == 200
 
 
 async def test_a_file_that_is_too_large_is_refused(api: Api) -> None:
@@ -224,7 +244,7 @@ async def test_a_tool_mends_odd_text_of_workers_only(api: Api) -> None:
         b'{"tool":"queue.complete","arguments":{"jobId":"%b","workerId":"w1","resultSummary":"\\ud800"}}' % id.encode()
     )
     assert told(await api.send("/mcp/tools/call", done), 200)["result"]["resultSummary"] == "\ufffd"
-    assert (await api.job(id))["sanitized"] is True
+    assert (await api.job(ids.decode(id)))["sanitized"] is True
 
 
 async def test_a_tool_needs_the_role_of_its_route(guarded: Api) -> None:

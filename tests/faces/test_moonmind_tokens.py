@@ -69,6 +69,17 @@ async def test_only_tokens_of_workers_are_revoked(guarded: Api) -> None:
         assert (ended["id"], ended["isActive"]) == (record["id"], False)
 
 
+async def test_lists_of_tokens_have_up_to_500_and_descriptions_are_trimmed(guarded: Api) -> None:
+    admin = await guarded.as_role("admin")
+    made = [(await minted(admin, b'{"workerId":"w","description":" mine "}'))[1] for _ in range(3)]
+    listed = told(await admin.get(f"{BASE}/workers/tokens?limit=500"), 200)["items"]
+    assert [one["id"] for one in listed] == [one["id"] for one in reversed(made)]
+    assert {one["description"] for one in listed} == {"mine"}
+    assert len({one["id"][:8] for one in listed}) == 3
+    for limit in ("0", "501"):
+        refuses(await admin.get(f"{BASE}/workers/tokens?limit={limit}"), 422, "invalid_queue_payload")
+
+
 async def test_a_bad_token_lets_nobody_in(guarded: Api) -> None:
     for token in ("", "mmwt_", "mmwt_" + "0" * 48, "mmwt_" + "G" * 48, "ilk_" + "0" * 49):
         refuses(await claimed(guarded, token), 401, "worker_auth_failed")

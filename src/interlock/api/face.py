@@ -23,6 +23,8 @@ MAX_LEASE_SECONDS: Final = 30 * 86_400.0  # those servers had no limit, and thei
 class Lenient(Request, frozen=True, kw_only=True, forbid_unknown_fields=False, rename="camel"):
     """The base of bodies and queries of a face: what nobody knows is passed over, as those servers did."""
 
+    keeps_blank: ClassVar[frozenset[str]] = frozenset()  # parameters of a query that count although they are blank
+
     @classmethod
     def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
         """Decode a body; the flag says whether invalid Unicode in it was replaced."""
@@ -119,10 +121,12 @@ class FaceEndpoint(Endpoint):
         return value, raw if mended else None
 
     def _query(self, raw: bytes, route: Route) -> Any:
-        """The parameters that the route knows, the last of several; empty ones count as not given."""
+        """The parameters that the route knows, the last of several; most blank ones count as absent."""
         given: dict[str, str] = {}
+        kept = route.query.keeps_blank if issubclass(route.query, Lenient) else frozenset()
         with contextlib.suppress(ValueError):
-            given = dict(parse_qsl(raw.decode("latin-1"), max_num_fields=body.MOST_PARAMETERS))
+            pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=body.MOST_PARAMETERS)
+            given = {name: value for name, value in pairs if value or name in kept}
         if "\x00" in "".join(given.values()):
             raise self._face.unreadable(Invalid("a parameter has a NUL character"), route)
         known = {field.encode_name for field in msgspec.structs.fields(route.query)}

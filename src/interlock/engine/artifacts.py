@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from interlock import wire
 from interlock.domain import artifact as rules
 from interlock.domain.artifact import Artifact, File, Holder, Link, NewArtifact, Opening
+from interlock.domain.text import is_visible_name
 from interlock.engine.answers import answered
 from interlock.engine.intake import Intake
 from interlock.errors import ArtifactLost, Error, Invalid, NotFound, Unavailable
@@ -27,6 +28,8 @@ LONGEST_PAGE: Final = 200
 MOST_AT_ONCE: Final = 100
 COLLECT_AT_ONCE: Final = 500
 COLLECT_EVERY_SECONDS: Final = 60.0
+MAX_NAME_LENGTH: Final = 200
+MAX_NAME_BYTES: Final = 1800  # what an index of PostgreSQL can hold, beside the longest name of a tenant
 LARGEST_FENCE: Final = 2**63 - 1
 
 
@@ -83,12 +86,17 @@ class Artifacts:
         content_type: str | None = None,
         size: int | None = None,
         sha256: str | None = None,
+        max_name_length: int = MAX_NAME_LENGTH,
     ) -> Artifact:
         """Stream a file in; the same name replaces what was there.
 
         An announced size or hash (hex) must prove true. Of an upload that does not come to its end nothing is seen.
         """
-        holder, name = _checked(holder), wire.name(name, "name")
+        holder = _checked(holder)
+        if max_name_length == MAX_NAME_LENGTH:
+            wire.name(name, "name")
+        elif not is_visible_name(name, limit=max_name_length) or len(name.encode()) > MAX_NAME_BYTES:
+            raise Invalid(f"name must be 1 to {max_name_length} visible characters", pointer="/name")
         kind = rules.content_type(content_type)
         intake = Intake(self._limits.artifact, size=size, sha256=_hash(sha256))
         return (await self._write(tenant, holder, [_Incoming(name, kind, intake, chunks)], []))[0]

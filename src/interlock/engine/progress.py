@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from interlock import wire
 from interlock.domain import text
@@ -69,15 +72,22 @@ class Progress:
                 steps += more
         return found
 
-    async def add_events(self, tenant: str, report: Report) -> tuple[int, ...]:
-        """Tell of progress; the numbers the events have got, those told before the ones they had."""
-        (answer,) = await self.reports(tenant, [report])
+    async def add_events(self, tenant: str, report: Report, *, max_bytes: int | None = None) -> tuple[int, ...]:
+        """Tell of progress; the numbers the events have got, those told before the ones they had.
+
+        `max_bytes` takes the place of the limit on the size of an event.
+        """
+        (answer,) = await self.reports(tenant, [report], max_bytes=max_bytes)
         return answered(answer)
 
-    async def reports(self, tenant: str, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+    async def reports(
+        self, tenant: str, reports: Sequence[Report], *, max_bytes: int | None = None
+    ) -> list[tuple[int, ...] | Refused]:
         """Events of many jobs at once, each report with its own answer."""
         wire.check_batch(reports, self._limits)
-        return await each(reports, self._mended_report, lambda good: self._store.add_events(tenant, good))
+        limits = self._limits if max_bytes is None else msgspec.structs.replace(self._limits, event=max_bytes)
+        check = partial(self._mended_report, limits=limits)
+        return await each(reports, check, lambda good: self._store.add_events(tenant, good))
 
     async def events(
         self, tenant: str, job_id: str, *, after: int = 0, since: int | None = None, limit: int = LONGEST_PAGE
@@ -167,12 +177,12 @@ class Progress:
             sanitized=step.sanitized or mended or function != step.function,
         )
 
-    def _mended_report(self, report: Report) -> Report:
+    def _mended_report(self, report: Report, *, limits: Limits) -> Report:
         wire.whole(report.fence, "fence", 0, LARGEST_NUMBER)
         if not report.events:
             raise Invalid("there are no events to add", pointer="/events")
         id, worker = wire.job_id(report.id), wire.name(report.worker, "worker")
-        return report._replace(id=id, worker=worker, events=mended_events(report.events, self._limits))
+        return report._replace(id=id, worker=worker, events=mended_events(report.events, limits))
 
 
 def mended_events(events: Sequence[Event], limits: Limits) -> tuple[Event, ...]:

@@ -1,1 +1,1 @@
-"""The MoonMind face: its agent queue over our jobs, its words translated, and no rule of its own."""
+"""The MoonMind protocol adapter: its agent queue on top of jobs, and no rule of its own."""

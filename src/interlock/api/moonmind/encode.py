@@ -1,4 +1,4 @@
-"""Jobs, artifacts, events and tokens as MoonMind shows them."""
+"""Jobs, artifacts and tokens encoded as in MoonMind's API."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from interlock import wire
+from interlock.api.moonmind import ids
 from interlock.api.native.shown import raw, when
 from interlock.domain import principal
 from interlock.domain.artifact import Artifact
@@ -22,19 +23,20 @@ STATUSES: Final = {
     "cancelled": (Status.CANCELLED,),
     "dead_letter": (Status.DEAD_LETTER,),
 }
-_STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours in several}
+STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours in several}
 
 
 def job(found: Job) -> dict[str, Any]:
-    """A job with all its fields, those that are null too; a cancel request is told of where there is one."""
-    shown = {
-        "id": found.id,
+    """A job with all its fields, also those that are null; a cancel request is added if there is one."""
+    created_by = user_id(found.created_by)
+    fields = {
+        "id": ids.encode(found.id),
         "type": found.type,
-        "status": _STATUS[found.status],
+        "status": STATUS[found.status],
         "priority": found.priority,
         "payload": raw(found.payload),
-        "createdByUserId": _user_id(found.created_by.removeprefix(principal.user(""))),
-        "requestedByUserId": _user_id(found.requested_by),
+        "createdByUserId": created_by,
+        "requestedByUserId": created_by if found.requested_by is None else user_id(found.requested_by),
         "affinityKey": found.affinity_key,
         "claimedBy": found.worker,
         "leaseExpiresAt": when(found.lease_expires_at),
@@ -50,34 +52,35 @@ def job(found: Job) -> dict[str, Any]:
         "updatedAt": wire.when(found.updated_at),
     }
     if found.cancel_requested_at is not None:
-        shown |= {"cancelRequestedAt": when(found.cancel_requested_at), "cancelReason": found.cancel_reason}
-    return shown
+        fields |= {"cancelRequestedAt": when(found.cancel_requested_at), "cancelReason": found.cancel_reason}
+    return fields
 
 
-def _user_id(name: str | None) -> str | None:
-    """Users are UUIDs there; who is known by another name has none."""
+def user_id(actor: str) -> str | None:
+    """The UUID of a user: the subject of a JWT, also if its issuer has a name; None for other names."""
     try:
-        return None if name is None else str(UUID(name))
+        return str(UUID(actor.removeprefix(principal.user("")).rpartition("/")[2]))
     except ValueError:
         return None
 
 
 def artifact(found: Artifact) -> dict[str, Any]:
+    job_id = ids.encode(found.job_id)
     return {
-        "id": found.id,
-        "jobId": found.job_id,
+        "id": ids.encode(found.id),
+        "jobId": job_id,
         "name": found.name,
         "contentType": found.content_type,
         "sizeBytes": found.size,
         "digest": None if found.sha256 is None else f"sha256:{found.sha256.hex()}",
-        "storagePath": f"{found.job_id}/{found.name}",
+        "storagePath": f"{job_id}/{found.name}",
         "createdAt": wire.when(found.created_at),
     }
 
 
 def token(found: Token) -> dict[str, Any]:
     return {
-        "id": found.id,
+        "id": ids.encode(found.id),
         "workerId": found.worker_id,
         "description": found.description,
         "allowedRepositories": found.repositories,

@@ -1,4 +1,4 @@
-"""Events: what a worker tells of a job, and what became of it, as one list or as a stream."""
+"""Routes of events: messages of workers and transitions of the job, as one list or as a stream."""
 
 from __future__ import annotations
 
@@ -17,35 +17,41 @@ from msgspec import Meta
 from interlock import wire
 from interlock.api import stream
 from interlock.api.face import Lenient
+from interlock.api.moonmind import encode, ids
 from interlock.api.moonmind.artifacts import newest
-from interlock.api.moonmind.jobs import BASE, queue
-from interlock.api.moonmind.requests import Asked, Text
-from interlock.api.native.shown import kept, raw
+from interlock.api.moonmind.auth import BASE
+from interlock.api.moonmind.jobs import queue
+from interlock.api.moonmind.requests import MoonmindRequest, Text
+from interlock.api.native.shown import kept, raw, when
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
+from interlock.domain import principal
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.progress import Event, EventRow, Level, Report
-from interlock.engine.progress import LONGEST_PAGE
+from interlock.domain.retry import SECOND
+from interlock.engine.progress import LONGEST_PAGE as MAX_PAGE
 from interlock.errors import Conflict, Invalid
 
 routes = Routes()
 
-LOOK_EVERY_SECONDS: Final = 0.5
-MOST_ARTIFACTS: Final = 500
-_BECAME: Final = {
+POLL_SECONDS: Final = 0.5
+MAX_ARTIFACTS: Final = 500
+MAX_EVENT_BYTES: Final = 1024 * 1024  # as large as a body
+_FAILED: Final = frozenset({Status.RETRY, Status.FAILED, Status.DEAD_LETTER})
+_TRANSITIONS: Final = {
     Status.QUEUED: ("info", "Job queued"),
     Status.RUNNING: ("info", "Job claimed"),
     Status.WAITING_FOR_APPROVAL: ("info", "Job waits for approval"),
-    Status.RETRY: ("warn", "Job failed and will be tried again"),
+    Status.RETRY: ("warn", "Job failed (retryable)"),
     Status.SUCCEEDED: ("info", "Job completed"),
     Status.FAILED: ("error", "Job failed"),
-    Status.DEAD_LETTER: ("error", "Job failed for the last time"),
+    Status.DEAD_LETTER: ("warn", "Job failed (retryable)"),
     Status.CANCELLED: ("warn", "Job cancelled"),
 }
 
 
-class NewEvent(Asked, frozen=True, kw_only=True):
+class AppendEventRequest(MoonmindRequest, frozen=True, kw_only=True):
     """A message about the progress of a job."""
 
     worker_id: Text
@@ -56,7 +62,7 @@ class NewEvent(Asked, frozen=True, kw_only=True):
     def event(self, *, sanitized: bool) -> Event:
         message, payload = self.message.strip(), kept(self.payload)
         if not message:
-            raise Invalid("message must have something to read", pointer="/message")
+            raise Invalid("message is empty: expected a text", pointer="/message")
         if payload == "null":
             payload = None
         if payload is not None and not payload.startswith("{"):
@@ -65,48 +71,54 @@ class NewEvent(Asked, frozen=True, kw_only=True):
 
 
 class EventQuery(Lenient, frozen=True, kw_only=True):
-    """From when on, and how many."""
+    """The start and the length of a list."""
 
     after: datetime | None = None
     limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
     @property
     def micros(self) -> int | None:
-        """The time as we count it; one without an offset is meant as UTC, as it was there."""
+        """`after` in microseconds; a time without an offset is in UTC, as in MoonMind."""
         if self.after is None:
             return None
         return wire.instant(self.after if self.after.tzinfo else self.after.replace(tzinfo=UTC), "after")
 
 
-class Told(NamedTuple):
-    """An event and when it was, which is its place in the list."""
+class TimedEvent(NamedTuple):
+    """An event and its time in microseconds, which orders the list."""
 
     at: int
-    shown: dict[str, Any]
+    body: dict[str, Any]
+
+    def moved(self, at: int) -> TimedEvent:
+        return self if at == self.at else TimedEvent(at, self.body | {"createdAt": wire.when(at)})
 
 
-@routes.add("POST", f"{BASE}/jobs/{{job_id}}/events", roles=["work"], body=NewEvent, mends=True, answers={201: None})
-async def append_event(call: Call[NewEvent, Nothing]) -> Answer:
-    """Tell of progress in a job that is the caller's."""
-    body, desk = call.body, queue(call)
-    event = body.event(sanitized=call.sanitized)
-    holder = await desk.holder(call.path["job_id"], body.worker_id)
+@routes.add(
+    "POST", f"{BASE}/jobs/{{job_id}}/events", roles=["work"], body=AppendEventRequest, mends=True, answers={201: None}
+)
+async def append_event(call: Call[AppendEventRequest, Nothing]) -> Answer:
+    """Append an event to a job that is leased to the caller."""
+    request, service = call.body, queue(call)
+    event = request.event(sanitized=call.sanitized)
+    holder = await service.holder(call.path["job_id"], request.worker_id)
+    report = Report(*holder, (event,))
     try:
-        (seq,) = await call.engine.progress.add_events(call.who.tenant, Report(*holder, (event,)))
+        (seq,) = await call.engine.progress.add_events(call.who.tenant, report, max_bytes=MAX_EVENT_BYTES)
     except Conflict:
-        await desk.holder(call.path["job_id"], body.worker_id)  # says why, unless the job is held again
+        await service.holder(call.path["job_id"], request.worker_id)  # raises the reason, unless it is leased again
         raise
     (row,) = await call.engine.progress.events(call.who.tenant, holder.job_id, after=seq - 1, limit=1)
-    return answer(_told(row).shown, 201)
+    return answer(_message(row).body, 201)
 
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/events", roles=["read"], query=EventQuery, answers={200: None})
 async def list_events(call: Call[None, EventQuery]) -> Answer:
-    """List what happened after a time, oldest first."""
+    """List events after a time, oldest first."""
     items: list[dict[str, Any]] = []
-    async with aclosing(_Watch(call).news()) as pages:
+    async with aclosing(_Reader(call).pages()) as pages:
         async for page in pages:
-            items += [one.shown for one in page[: call.query.limit - len(items)]]
+            items += [one.body for one in page[: call.query.limit - len(items)]]
             if len(items) == call.query.limit:
                 break
     return answer({"items": items})
@@ -114,30 +126,37 @@ async def list_events(call: Call[None, EventQuery]) -> Answer:
 
 @routes.add("GET", f"{BASE}/jobs/{{job_id}}/events/stream", roles=["read"], query=EventQuery, answers={200: None})
 async def stream_events(call: Call[None, EventQuery]) -> Answer:
-    """Follow what happens to a job until it has ended."""
-    watch = _Watch(call)
-    await watch.job()
+    """Stream events until the job is terminal."""
+    reader = _Reader(call)
+    await reader.job()
 
     async def pieces() -> AsyncIterator[bytes]:
         while True:
-            async with aclosing(watch.news()) as pages:
+            async with aclosing(reader.pages()) as pages:
                 async for page in pages:
                     yield b"".join(_line(one) for one in page)
-            if watch.ended:
+            if reader.ended:
                 return
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     source = pieces()
     return stream.streamed(call, source, source)
 
 
-class _Watch:
-    """What was told of one job after a time; each look finds what is new since the last."""
+class _Reader:
+    """The events of one job after a time; every read continues where the last one ended.
+
+    Clients page by `after`, which has the time of the last event they saw. The times in a list are therefore distinct:
+    an event that happened at the time of the one before it, or earlier, is dated a microsecond after it.
+    """
 
     def __init__(self, call: Call[Any, EventQuery]) -> None:
         self._engine, self._tenant = call.engine, call.who.tenant
-        self._job_id = wire.job_id(call.path["job_id"])
+        self._job_id = wire.job_id(ids.decode(call.path["job_id"]))
         self._after = call.query.micros
+        # Events of one time may be dated up to as many microseconds later: their first must be read to date the others.
+        self._since = None if self._after is None else max(self._after - SECOND, 0)
+        self._last = -1
         self._seq = 0
         self._version = 0
         self._artifacts: set[str] = set()
@@ -146,67 +165,94 @@ class _Watch:
     async def job(self) -> Job:
         return await self._engine.reads.job(self._tenant, self._job_id)
 
-    async def news(self) -> AsyncGenerator[list[Told]]:
-        """Whatever is new in the order it happened, a page at a time: a job may have told of very much."""
+    async def pages(self) -> AsyncGenerator[list[TimedEvent]]:
+        """New events in order of their times, a page at a time: a job may have very many."""
         job = await self.job()
         others = deque(await self._others(job))
         more = True
         while more:
-            events = await self._engine.progress.events(self._tenant, job.id, after=self._seq, since=self._after)
-            more = len(events) == LONGEST_PAGE
-            page: list[Told] = []
+            events = await self._engine.progress.events(self._tenant, job.id, after=self._seq, since=self._since)
+            more = len(events) == MAX_PAGE
+            page: list[TimedEvent] = []
             for row in events:
-                while others and others[0].at < row.received_at:
+                while others and others[0].at < row.at:
                     page.append(others.popleft())
-                page.append(_told(row))
+                page.append(_message(row))
                 self._seq = row.seq
             if not more:
                 page += others
-            if page:
-                yield page
-        self.ended = job.status in TERMINAL  # read first: nothing is told after it
+            if dated := self._dated(page):
+                yield dated
+        self.ended = job.status in TERMINAL  # it was read first: no event is added after it
 
-    async def _others(self, job: Job) -> list[Told]:
-        """What is new of the job besides what its workers told, oldest first."""
-        found: list[Told] = []
-        for artifact in await newest(self._engine, self._tenant, job.id, MOST_ARTIFACTS):
+    def _dated(self, page: list[TimedEvent]) -> list[TimedEvent]:
+        """The page with distinct, rising times, without the events up to the time of the query."""
+        found: list[TimedEvent] = []
+        for event in page:
+            self._last = max(event.at, self._last + 1)
+            if self._after is None or self._last > self._after:
+                found.append(event.moved(self._last))
+        return found
+
+    async def _others(self, job: Job) -> list[TimedEvent]:
+        """New transitions and artifacts of the job, oldest first."""
+        found: list[TimedEvent] = []
+        if job.version > self._version:
+            rows = await self._engine.reads.history(self._tenant, job.id)
+            found += [_transition(row, job) for row in rows if self._version < row.version <= job.version]
+            self._version = job.version
+        for artifact in reversed(await newest(self._engine, self._tenant, job.id, MAX_ARTIFACTS)):
             if artifact.id not in self._artifacts:
                 self._artifacts.add(artifact.id)
                 found.append(_uploaded(artifact))
-        if job.version > self._version:
-            rows = await self._engine.reads.history(self._tenant, job.id)
-            found += [_became(row) for row in rows if self._version < row.version <= job.version]
-            self._version = job.version
-        return sorted((one for one in found if self._after is None or one.at > self._after), key=lambda one: one.at)
+        found.sort(key=lambda one: one.at)
+        return [one for one in found if self._since is None or one.at > self._since]
 
 
-def _told(row: EventRow) -> Told:
-    return _event(row.received_at, row.id, row.job_id, row.level, row.message, raw(row.payload))
+def _message(row: EventRow) -> TimedEvent:
+    return _event(row.at, row.id, row.job_id, row.level, row.message, raw(row.payload))
 
 
-def _uploaded(artifact: Artifact) -> Told:
-    payload = {"artifactId": artifact.id, "name": artifact.name}
+def _uploaded(artifact: Artifact) -> TimedEvent:
+    payload = {"artifactId": ids.encode(artifact.id), "name": artifact.name, "sizeBytes": artifact.size}
     id = str(uuid5(UUID(artifact.id), "uploaded"))
     return _event(artifact.created_at, id, artifact.job_id, "info", "Artifact uploaded", payload)
 
 
-def _became(row: HistoryRow) -> Told:
-    level, message = _BECAME[row.to_status]
+def _transition(row: HistoryRow, job: Job) -> TimedEvent:
+    """A transition with the payload of MoonMind's event, plus the actor, the attempt and the error."""
+    level, message = _TRANSITIONS[row.to_status]
+    metadata = json.loads(row.metadata) if row.metadata else {}
+    payload: dict[str, Any] = {"actor": row.actor, "attempt": row.attempt}
+    if row.actor.startswith(principal.worker("")):
+        payload["workerId"] = row.actor.removeprefix(principal.worker(""))
     if row.from_status == row.to_status:
         level, message = "info", f"Job changed by {row.verb}"
-    facts = json.loads(row.metadata) if row.metadata else {}
-    payload: dict[str, Any] = {"actor": row.actor, "attempt": row.attempt}
-    if "error" in facts:
-        payload["error"] = facts["error"]["message"]
-    return _event(row.at, str(uuid5(UUID(row.job_id), str(row.version))), row.job_id, level, message, payload)
+    elif row.from_status is None:
+        creator = encode.user_id(job.created_by)
+        payload |= {"type": job.type, "createdByUserId": creator, "requestedByUserId": creator}
+    elif row.to_status in _FAILED:
+        run_at = metadata.get("run_at") if row.to_status is Status.RETRY else None
+        payload |= {
+            "retryable": row.to_status is not Status.FAILED,
+            "status": encode.STATUS[row.to_status],
+            "nextAttemptAt": when(run_at) if isinstance(run_at, int) else run_at,
+        }
+    if "error" in metadata:
+        payload["error"] = metadata["error"]["message"]
+    id = str(uuid5(UUID(row.job_id), str(row.version)))
+    return _event(row.at, id, row.job_id, level, message, payload)
 
 
-def _event(at: int, id: str, job_id: str, level: str, message: str, payload: object) -> Told:
-    return Told(
+def _event(at: int, id: str, job_id: str, level: str, message: str, payload: object) -> TimedEvent:
+    return TimedEvent(
         at,
-        {"id": id, "jobId": job_id, "level": level, "message": message, "payload": payload, "createdAt": wire.when(at)},
-    )
+        {
+            "id": ids.encode(id), "jobId": ids.encode(job_id), "level": level, "message": message, "payload": payload,
+            "createdAt": wire.when(at),
+        },
+    )  # fmt: skip
 
 
-def _line(told: Told) -> bytes:
-    return b"id: %b\nevent: queue_event\ndata: %b\n\n" % (told.shown["id"].encode(), msgspec.json.encode(told.shown))
+def _line(event: TimedEvent) -> bytes:
+    return b"id: %b\nevent: queue_event\ndata: %b\n\n" % (event.body["id"].encode(), msgspec.json.encode(event.body))

@@ -1,4 +1,4 @@
-"""Forms with files (RFC 7578), as uploads bring them."""
+"""Parser of multipart forms with files (RFC 7578)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 
 from interlock.errors import Malformed
 
-MOST_PARTS: Final = 20
-LARGEST_HEAD: Final = 2 * 1024  # the library reads long ones in a time that grows with their square
+MAX_PARTS: Final = 20
+MAX_HEAD_BYTES: Final = 2 * 1024  # the library takes quadratic time for long ones
 
 
 class Part(NamedTuple):
-    """One field of a form; a file also says what it is."""
+    """One field of a form; a file also has a content type."""
 
     content: bytes
     content_type: str | None
@@ -25,23 +25,23 @@ class Part(NamedTuple):
 
 
 def parts(content_type: str | None, body: bytes) -> dict[str, Part]:
-    """The fields of a form by name, each of which comes once."""
+    """The fields of a form by name; a repeated name is rejected."""
     boundary = _boundary(content_type)
-    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, MOST_PARTS + 1)
-    if len(pieces) < 3 or len(pieces) > MOST_PARTS + 1 or not pieces[-1].startswith(b"--"):
-        raise Malformed("the form is cut short, or has too many fields")
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS + 1)
+    if len(pieces) < 3 or len(pieces) > MAX_PARTS + 1 or not pieces[-1].startswith(b"--"):
+        raise Malformed("the form is incomplete or has too many fields")
     found: dict[str, Part] = {}
     for piece in pieces[1:-1]:
         head, blank, content = piece.lstrip(b" \t").removeprefix(b"\r\n").partition(b"\r\n\r\n")
         name, kind = _heading(head)
         if not blank or name is None or name in found:
-            raise Malformed("a field of the form has no name, no content, or comes twice")
+            raise Malformed("a field of the form has no name or no content, or is repeated")
         found[name] = Part(content, kind)
     return found
 
 
 def _boundary(content_type: str | None) -> bytes:
-    if content_type is None or len(content_type) > LARGEST_HEAD:
+    if content_type is None or len(content_type) > MAX_HEAD_BYTES:
         raise Malformed("the body must be multipart/form-data with a boundary")
     heading = Message()
     heading["content-type"] = content_type
@@ -53,7 +53,7 @@ def _boundary(content_type: str | None) -> bytes:
 
 def _heading(head: bytes) -> tuple[str | None, str | None]:
     """Name and content type of a part."""
-    if len(head) > LARGEST_HEAD:
+    if len(head) > MAX_HEAD_BYTES:
         raise Malformed("the headers of a field are too long")
     heading = Message()
     for line in head.split(b"\r\n"):
@@ -64,7 +64,7 @@ def _heading(head: bytes) -> tuple[str | None, str | None]:
 
 
 def _parameter(heading: Message, name: str, header: str) -> str | None:
-    """A parameter of a header; the library stumbles over some that RFC 2231 has in pieces, whose name is another's."""
+    """A parameter of a header; the library fails on some continuations of RFC 2231."""
     try:
         value = heading.get_param(name, header=header)
     except (TypeError, ValueError, LookupError, AttributeError):

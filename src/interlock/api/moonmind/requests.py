@@ -1,4 +1,4 @@
-"""What MoonMind's clients send: fields by either of their names, and lists as they are meant."""
+"""Request bodies of MoonMind clients: field names in both spellings, and lists and texts without padding."""
 
 from __future__ import annotations
 
@@ -14,28 +14,33 @@ from interlock.api.face import Lenient
 Text = Annotated[str, Meta(min_length=1)]
 
 
-class Asked(Lenient, frozen=True, kw_only=True):
-    """The base of its bodies: a field is taken as `workerId` and as `worker_id`; given both ways, the first counts."""
+class MoonmindRequest(Lenient, frozen=True, kw_only=True):
+    """The base of the bodies: a field is accepted as `workerId` and as `worker_id`; of both the first counts."""
 
     @classmethod
     def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:
-        judged, mended = body.decode(raw, msgspec.Raw, limit=limit, mends=mends)
+        checked, replaced = body.decode(raw, msgspec.Raw, limit=limit, mends=mends)
         try:
-            return cls.of(judged), mended
+            return cls.of(checked), replaced
         except msgspec.ValidationError as error:
             raise body.invalid(error) from None
 
     @classmethod
     def of(cls, raw: msgspec.Raw) -> Self:
-        """From JSON that was judged before."""
+        """Decode JSON that was checked before; numbers and flags may be strings, as its server allows."""
         members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         spelled = {one.name: one.encode_name for one in msgspec.structs.fields(cls) if one.name != one.encode_name}
-        if members.keys().isdisjoint(spelled):
-            return msgspec.json.decode(raw, type=cls)
-        by_alias = {spelled[name]: value for name, value in members.items() if name in spelled}
-        return msgspec.json.decode(msgspec.json.encode(by_alias | members), type=cls)
+        if not members.keys().isdisjoint(spelled):
+            by_alias = {spelled[name]: value for name, value in members.items() if name in spelled}
+            raw = msgspec.Raw(msgspec.json.encode(by_alias | members))
+        return msgspec.json.decode(raw, type=cls, strict=False)
 
 
 def stripped(values: Sequence[str] | None) -> list[str]:
-    """Names without the space around them, each once; empty ones are none."""
+    """Distinct names without the space around them, in order of their spelling; empty ones are dropped."""
     return sorted({value.strip() for value in values or ()} - {""})
+
+
+def trimmed(value: str | None) -> str | None:
+    """A text without the space around it, or None if nothing is left."""
+    return (value or "").strip() or None

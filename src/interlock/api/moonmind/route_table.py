@@ -1,4 +1,4 @@
-"""Every route of the MoonMind face."""
+"""All routes of the MoonMind adapter."""
 
 from __future__ import annotations
 

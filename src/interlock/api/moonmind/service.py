@@ -1,25 +1,26 @@
-"""What MoonMind's queue does, in terms of the engine; REST routes and tools both call this."""
+"""MoonMind's agent queue in terms of the engine, for its REST routes and its tools."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api.face import Lenient
-from interlock.api.moonmind import encode
-from interlock.api.moonmind.auth import refused
-from interlock.api.moonmind.requests import Asked, Text, stripped
+from interlock.api.face import MAX_LEASE_SECONDS
+from interlock.api.moonmind import encode, ids
+from interlock.api.moonmind.auth import reject
+from interlock.api.moonmind.requests import MoonmindRequest, Text, stripped, trimmed
 from interlock.api.routes import ABSENT
+from interlock.domain import policy as policies
 from interlock.domain import principal
 from interlock.domain.artifact import Holder
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish
 from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Filter, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import Needs
-from interlock.domain.policy import ClaimAsk, names
+from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.domain.progress import fitted
 from interlock.engine.answers import answered
@@ -29,13 +30,14 @@ from interlock.wire import JobRequest
 
 RETRY: Final = {"kind": "exponential", "base_seconds": 15, "max_seconds": 600, "multiplier": 2}
 EXPIRY_DELAY_SECONDS: Final = 30
-LARGEST_STATE: Final = 64 * 1024
+MAX_STATE_BYTES: Final = 64 * 1024
+MAX_REASON_LENGTH: Final = 256
 
 Seconds = Annotated[int, Meta(ge=1)]
 
 
-class Enqueue(Asked, frozen=True, kw_only=True):
-    """A job as a user asks for it."""
+class EnqueueRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """A new job."""
 
     type: Text
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
@@ -44,23 +46,17 @@ class Enqueue(Asked, frozen=True, kw_only=True):
     max_attempts: Annotated[int, Meta(ge=1)] = 3
 
 
-class Payload(Lenient, frozen=True, kw_only=True):
-    """The parts of a payload that decide who may claim the job."""
+class ListJobsQuery(MoonmindRequest, frozen=True, kw_only=True):
+    """The filter of a job list."""
 
-    repository: str | None = None
-    required_capabilities: list[str] | None = None
-
-
-class ListJobs(Asked, frozen=True, kw_only=True):
-    """Which jobs a list shows."""
-
+    keeps_blank: ClassVar[frozenset[str]] = frozenset({"status"})
     status: str | None = None
     type: str | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
-class Claim(Asked, frozen=True, kw_only=True):
-    """What a worker is ready to do."""
+class ClaimRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """The types and capabilities of a worker."""
 
     worker_id: Text
     lease_seconds: Seconds
@@ -68,195 +64,201 @@ class Claim(Asked, frozen=True, kw_only=True):
     worker_capabilities: list[str] | None = None
 
 
-class Heartbeat(Asked, frozen=True, kw_only=True):
-    """A sign of life."""
+class HeartbeatRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """A lease extension."""
 
     worker_id: Text
     lease_seconds: Seconds
 
 
-class Completed(Asked, frozen=True, kw_only=True):
-    """A success report."""
+class CompleteRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """A success."""
 
     worker_id: Text
     result_summary: str | None = None
 
 
-class Failed(Asked, frozen=True, kw_only=True):
-    """A failure report, final unless it says otherwise."""
+class FailRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """A failure, permanent unless it is retryable."""
 
     worker_id: Text
-    error_message: Text
+    error_message: str
     retryable: bool = False
 
 
-class CancelJob(Asked, frozen=True, kw_only=True):
-    """Why a job is to stop."""
+class CancelRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """A request to cancel a job."""
 
     reason: str | None = None
 
 
-class Acknowledged(Asked, frozen=True, kw_only=True):
-    """The work has stopped, as was asked."""
+class AcknowledgeCancelRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """The acknowledgement of a cancel request by the worker."""
 
     worker_id: Text
     message: str | None = None
 
 
-class RuntimeState(Asked, frozen=True, kw_only=True):
-    """Progress to go on from."""
+class RuntimeStateRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """Progress to resume from."""
 
     worker_id: Text
     runtime_state: msgspec.Raw = ABSENT
     state: msgspec.Raw = ABSENT
 
 
-class Resubmit(Asked, frozen=True, kw_only=True):
-    """What is to be different in the new job."""
+class ResubmitRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """The fields in which the new job differs."""
 
     payload: msgspec.Raw = ABSENT
     priority: int | None = None
     max_attempts: Annotated[int, Meta(ge=1)] | None = None
 
 
-class Queue:
-    """The agent queue as one caller may use it."""
+class QueueService:
+    """The agent queue for one caller. Job ids are taken in the form of MoonMind clients or in ours."""
 
     def __init__(self, engine: Engine, who: Principal, *, sanitized: bool = False) -> None:
         self._engine = engine
         self._who = who
-        self._sanitized = sanitized  # odd text of this request was mended
+        self._sanitized = sanitized  # invalid Unicode of this request was replaced
 
-    async def enqueue(self, asked: Enqueue) -> dict[str, Any]:
-        needs = _needs(asked.payload)
-        request = JobRequest(
-            type=asked.type.strip(),
-            payload=asked.payload,
-            priority=asked.priority,
-            affinity_key=(asked.affinity_key or "").strip() or None,
-            max_attempts=asked.max_attempts,
+    async def enqueue(self, request: EnqueueRequest) -> dict[str, Any]:
+        needs = _needs(request.payload)
+        job_request = JobRequest(
+            type=request.type.strip(),
+            payload=request.payload,
+            priority=request.priority,
+            affinity_key=trimmed(request.affinity_key),
+            max_attempts=request.max_attempts,
             backoff=RETRY,
             expiry_delay_seconds=EXPIRY_DELAY_SECONDS,
             repository=needs.repository,
             requires=list(needs.requires),
         )
-        return await self.get((await self._engine.jobs.enqueue(self._who, request)).id)
+        return await self.get((await self._engine.jobs.enqueue(self._who, job_request)).id)
 
     async def get(self, job_id: str) -> dict[str, Any]:
-        return encode.job(await self._job(job_id))
+        return encode.job(await self.job(job_id))
 
-    async def list(self, query: ListJobs) -> dict[str, Any]:
+    async def list(self, query: ListJobsQuery) -> dict[str, Any]:
         if query.status is not None and query.status not in encode.STATUSES:
-            raise refused(422, "invalid_status_filter", f"{query.status!r} is no status")
+            raise reject(422, "invalid_status_filter", f"unsupported status {query.status!r}")
         statuses = () if query.status is None else encode.STATUSES[query.status]
-        found = await self._engine.reads.jobs(self._who.tenant, Filter(statuses, type=query.type, limit=query.limit))
+        filter = Filter(statuses, type=query.type or None, limit=query.limit)
+        found = await self._engine.reads.jobs(self._who.tenant, filter)
         jobs = await self._engine.reads.some(self._who.tenant, [job.id for job in found])
         return {"items": [encode.job(job) for job in jobs]}
 
-    async def claim(self, asked: Claim) -> dict[str, Any]:
+    async def claim(self, request: ClaimRequest) -> dict[str, Any]:
         who, policy = self._who, self._who.policy
-        types = frozenset(names(stripped(asked.allowed_types), what="allowedTypes")) or None
-        given = names(stripped(asked.worker_capabilities), what="workerCapabilities")
+        types = frozenset(policies.names(stripped(request.allowed_types), what="allowedTypes")) or None
+        given = policies.names(stripped(request.worker_capabilities), what="workerCapabilities")
         ask = ClaimAsk(
-            worker=self._worker(asked.worker_id),
+            worker=self._worker(request.worker_id),
             types=types,
             capabilities=frozenset(given) if policy is None else policy.capabilities,
             affinity_keys=None,
-            lease_seconds=_lease(asked.lease_seconds),
+            lease_seconds=_lease(request.lease_seconds),
         )
         ask = who.narrowed(ask)
         if ask.types is not None and not ask.types:
-            raise refused(403, "worker_not_authorized", "none of these types is allowed to this worker")
-        jobs = await self._engine.leases.claim(who.tenant, ask)
+            raise reject(403, "worker_not_authorized", "allowedTypes has no type that the worker token allows")
+        jobs = await self._engine.leases.claim(who.tenant, ask, max_lease=MAX_LEASE_SECONDS)
         return {"job": encode.job(jobs[0]) if jobs else None}
 
-    async def heartbeat(self, job_id: str, asked: Heartbeat) -> dict[str, Any]:
-        beat = Beat(job_id, ANY_FENCE, self._worker(asked.worker_id), _lease(asked.lease_seconds))
+    async def heartbeat(self, job_id: str, request: HeartbeatRequest) -> dict[str, Any]:
+        worker = self._worker(request.worker_id)
+        beat = Beat(ids.decode(job_id), ANY_FENCE, worker, _lease(request.lease_seconds))
         try:
-            await self._engine.leases.heartbeat(self._who.tenant, beat)
+            await self._engine.leases.heartbeat(self._who.tenant, beat, max_lease=MAX_LEASE_SECONDS)
         except Conflict:
-            raise await self._not_held(job_id, beat.worker) from None
+            raise await self._not_leased(job_id, worker) from None
         return await self.get(job_id)
 
-    async def complete(self, job_id: str, asked: Completed) -> dict[str, Any]:
-        worker, summary = self._worker(asked.worker_id), asked.result_summary
-        if summary is not None:  # work that is done is not lost for the length of a remark on it
+    async def complete(self, job_id: str, request: CompleteRequest) -> dict[str, Any]:
+        worker, summary = self._worker(request.worker_id), trimmed(request.result_summary)
+        if summary is not None:  # finished work is not rejected for the length of its summary
             summary = fitted(summary.replace("\x00", "\ufffd"), None, wire.REMARK_BYTES)
-        return await self._finished(
-            Complete(job_id, ANY_FENCE, worker, result_summary=summary, sanitized=self._sanitized)
-        )
+        command = Complete(ids.decode(job_id), ANY_FENCE, worker, result_summary=summary, sanitized=self._sanitized)
+        return await self._finish(command)
 
-    async def fail(self, job_id: str, asked: Failed) -> dict[str, Any]:
-        error, mended = wire.error_body(asked.error_message)
-        order = Fail(
-            job_id, ANY_FENCE, self._worker(asked.worker_id), error, retryable=asked.retryable,
-            sanitized=mended or self._sanitized,
+    async def fail(self, job_id: str, request: FailRequest) -> dict[str, Any]:
+        message = trimmed(request.error_message)
+        if message is None:
+            raise Invalid("errorMessage is empty: expected a text", pointer="/errorMessage")
+        error, replaced = wire.error_body(message)
+        command = Fail(
+            ids.decode(job_id), ANY_FENCE, self._worker(request.worker_id), error, retryable=request.retryable,
+            sanitized=replaced or self._sanitized,
         )  # fmt: skip
-        return await self._finished(order)
+        return await self._finish(command)
 
-    async def acknowledge(self, job_id: str, asked: Acknowledged) -> dict[str, Any]:
-        """The same again answers the job that this worker has ended."""
-        worker = self._worker(asked.worker_id)
-        job = await self._job(job_id)
+    async def acknowledge(self, job_id: str, request: AcknowledgeCancelRequest) -> dict[str, Any]:
+        """Acknowledge a cancel request; a repeated call returns the job that this worker ended."""
+        worker = self._worker(request.worker_id)
+        job = await self.job(job_id)
         if job.status is Status.CANCELLED:
             *_, end = await self._engine.reads.history(self._who.tenant, job.id)
             if end.actor == principal.worker(worker):
                 return encode.job(job)
-        return await self._finished(CancelAck(job_id, ANY_FENCE, worker))
+        return await self._finish(CancelAck(job.id, ANY_FENCE, worker))
 
-    async def cancel(self, job_id: str, asked: CancelJob) -> dict[str, Any]:
-        if not self._who.may("operate") and (await self._job(job_id)).created_by != self._who.actor:
-            raise refused(403, "user_not_authorized", "only who made a job, or an operator, may cancel it")
-        await self._engine.jobs.cancel(self._who, job_id, reason=asked.reason)
-        return await self.get(job_id)
+    async def cancel(self, job_id: str, request: CancelRequest) -> dict[str, Any]:
+        job = await self.job(job_id)
+        if not self._who.may("operate") and job.created_by != self._who.actor:
+            raise reject(403, "user_not_authorized", "only the creator of a job or an operator may cancel it")
+        reason = trimmed((request.reason or "").strip()[:MAX_REASON_LENGTH])
+        await self._engine.jobs.cancel(self._who, job.id, reason=reason)
+        return await self.get(job.id)
 
-    async def resubmit(self, job_id: str, asked: Resubmit) -> dict[str, Any]:
-        payload = bytes(asked.payload) or None
+    async def resubmit(self, job_id: str, request: ResubmitRequest) -> dict[str, Any]:
+        payload = bytes(request.payload) or None
         done = await self._engine.operations.redrive(
             self._who,
-            job_id,
-            priority=asked.priority,
-            max_attempts=asked.max_attempts,
+            ids.decode(job_id),
+            priority=request.priority,
+            max_attempts=request.max_attempts,
             payload=payload,
-            needs=None if payload is None else _needs(asked.payload),
+            needs=None if payload is None else _needs(request.payload),
         )
         return await self.get(done.id)
 
-    async def save_state(self, job_id: str, asked: RuntimeState) -> dict[str, Any]:
-        data = bytes(asked.runtime_state) or bytes(asked.state)
+    async def save_state(self, job_id: str, request: RuntimeStateRequest) -> dict[str, Any]:
+        data = bytes(request.runtime_state) or bytes(request.state)
         if not data.startswith(b"{"):
             raise Invalid("runtimeState must be an object", pointer="/runtimeState")
-        if len(data) > LARGEST_STATE:
-            raise Invalid(str(TooLarge("runtimeState", len(data), LARGEST_STATE)), pointer="/runtimeState")
-        holder = await self.holder(job_id, asked.worker_id)
-        seq = ((await self._job(job_id)).checkpoint_seq or 0) + 1
+        if len(data) > MAX_STATE_BYTES:
+            raise Invalid(str(TooLarge("runtimeState", len(data), MAX_STATE_BYTES)), pointer="/runtimeState")
+        holder = await self.holder(job_id, request.worker_id)
+        seq = ((await self.job(job_id)).checkpoint_seq or 0) + 1
         await self._engine.leases.checkpoint(self._who.tenant, Checkpoint(*holder, seq, data.decode(), self._sanitized))
         return await self.get(job_id)
 
     async def holder(self, job_id: str, worker_id: str) -> Holder:
-        """The grant under which this worker holds the job now; whoever does not is refused."""
+        """The lease that this worker has on the job now, or the error that it has none."""
         worker = self._worker(worker_id)
-        job = await self._job(job_id)
+        job = await self.job(job_id)
         if job.status is not Status.RUNNING or job.worker != worker:
-            raise await self._not_held(job_id, worker)
+            raise await self._not_leased(job_id, worker)
         return Holder(job.id, job.fence, worker)
 
-    async def _finished(self, order: Finish) -> dict[str, Any]:
+    async def job(self, job_id: str) -> Job:
+        return await self._engine.reads.job(self._who.tenant, wire.job_id(ids.decode(job_id)))
+
+    async def _finish(self, command: Finish) -> dict[str, Any]:
         try:
-            (answer,) = await self._engine.leases.finishes(self._who.tenant, [order])
+            (answer,) = await self._engine.leases.finishes(self._who.tenant, [command])
             answered(answer)
         except Conflict:
-            raise await self._not_held(order.id, order.worker) from None
-        return await self.get(order.id)
+            raise await self._not_leased(command.id, command.worker) from None
+        return await self.get(command.id)
 
-    async def _not_held(self, job_id: str, worker: str) -> Exception:
-        job = await self._job(job_id)
+    async def _not_leased(self, job_id: str, worker: str) -> Exception:
+        job = await self.job(job_id)
         if job.status is Status.RUNNING and job.worker != worker:
-            return refused(409, "job_ownership_mismatch", f"job {job.id} is held by another worker")
-        return refused(409, "job_state_conflict", f"job {job.id} is {encode.job(job)['status']}")
-
-    async def _job(self, job_id: str) -> Job:
-        return await self._engine.reads.job(self._who.tenant, wire.job_id(job_id))
+            return reject(409, "job_ownership_mismatch", f"job {job.id} is leased to another worker")
+        return reject(409, "job_state_conflict", f"job {job.id} is {encode.STATUS[job.status]}")
 
     def _worker(self, worker_id: str) -> str:
         worker = worker_id.strip()
@@ -266,13 +268,28 @@ class Queue:
 
 
 def _needs(payload: msgspec.Raw) -> Needs:
-    """What a payload asks of workers; one that is no object is none."""
+    """The repository and capabilities that a payload names; any object is a valid payload."""
     try:
-        said = msgspec.json.decode(payload, type=Payload)
+        members = msgspec.json.decode(payload, type=dict[str, Any])
     except msgspec.ValidationError as error:
         raise Invalid(f"payload: {error}", pointer="/payload") from None
-    return Needs((said.repository or "").strip() or None, tuple(stripped(said.required_capabilities)))
+    return Needs(_repository(members.get("repository")), tuple(_capabilities(members.get("requiredCapabilities"))))
+
+
+def _repository(value: object) -> str | None:
+    """A repository by name; no token can name any other value, so that only tokens without a list get the job."""
+    try:
+        return policies.repository(value) if isinstance(value, str) else None
+    except Invalid:
+        return None
+
+
+def _capabilities(value: object) -> list[str]:
+    """Distinct capabilities; a value that is not a list requires none, as in its server."""
+    if not isinstance(value, list):
+        return []
+    return stripped([one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in value])
 
 
 def _lease(seconds: int) -> float:
-    return float(min(seconds, wire.LIMITS.lease_seconds))
+    return float(min(seconds, MAX_LEASE_SECONDS))

@@ -1,4 +1,4 @@
-"""Worker tokens: ours, spelled the way MoonMind's workers know them."""
+"""Routes of worker tokens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from interlock.api.face import Lenient
-from interlock.api.moonmind import encode
-from interlock.api.moonmind.jobs import BASE
-from interlock.api.moonmind.requests import Asked, stripped
+from interlock.api.moonmind import encode, ids
+from interlock.api.moonmind.auth import BASE
+from interlock.api.moonmind.requests import MoonmindRequest, stripped, trimmed
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.token import Token
 from interlock.wire import TokenRequest
@@ -19,8 +19,8 @@ routes = Routes()
 PAGE: Final = 200
 
 
-class NewWorkerToken(Asked, frozen=True, kw_only=True):
-    """Whom a token is for, and what it allows; absent lists of repositories and types mean any."""
+class CreateTokenRequest(MoonmindRequest, frozen=True, kw_only=True):
+    """A new worker token; absent lists of repositories and types allow any."""
 
     worker_id: str
     description: str | None = None
@@ -30,30 +30,30 @@ class NewWorkerToken(Asked, frozen=True, kw_only=True):
 
 
 class TokenQuery(Lenient, frozen=True, kw_only=True):
-    """How many are shown."""
+    """The length of a list."""
 
-    limit: Annotated[int, Meta(ge=1, le=200)] = 200
+    limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
-@routes.add("POST", f"{BASE}/workers/tokens", roles=["admin"], body=NewWorkerToken, answers={201: None})
-async def create_worker_token(call: Call[NewWorkerToken, Nothing]) -> Answer:
-    """Make a token for a worker; its text is shown this once."""
+@routes.add("POST", f"{BASE}/workers/tokens", roles=["admin"], body=CreateTokenRequest, answers={201: None})
+async def create_worker_token(call: Call[CreateTokenRequest, Nothing]) -> Answer:
+    """Create a worker token; its text is shown only once."""
     body = call.body
     request = TokenRequest(
         roles=["work"],
-        description=body.description,
+        description=trimmed(body.description),
         worker_id=body.worker_id,
-        types=_named(body.allowed_job_types),
-        repositories=_named(body.allowed_repositories),
-        capabilities=_named(body.capabilities),
+        types=_names(body.allowed_job_types),
+        repositories=_names(body.allowed_repositories),
+        capabilities=_names(body.capabilities),
     )
-    minted = await call.engine.tokens.create(call.who, request, for_moonmind=True)
-    return answer({"token": minted.text, "workerToken": encode.token(minted.token)}, 201)
+    created = await call.engine.tokens.create(call.who, request, for_moonmind=True)
+    return answer({"token": created.text, "workerToken": encode.token(created.token)}, 201)
 
 
 @routes.add("GET", f"{BASE}/workers/tokens", roles=["admin"], query=TokenQuery, answers={200: None})
 async def list_worker_tokens(call: Call[None, TokenQuery]) -> Answer:
-    """List the tokens of workers, newest first."""
+    """List worker tokens, newest first."""
     found: list[Token] = []
     before: str | None = None
     while len(found) < call.query.limit:
@@ -67,10 +67,10 @@ async def list_worker_tokens(call: Call[None, TokenQuery]) -> Answer:
 
 @routes.add("POST", f"{BASE}/workers/tokens/{{id}}/revoke", roles=["admin"], answers={200: None})
 async def revoke_worker_token(call: Call[None, Nothing]) -> Answer:
-    """End a token for good; one that is no worker's is not known here."""
-    return answer(encode.token(await call.engine.tokens.revoke(call.who, call.path["id"], of_worker=True)))
+    """Revoke a worker token."""
+    return answer(encode.token(await call.engine.tokens.revoke(call.who, ids.decode(call.path["id"]), of_worker=True)))
 
 
-def _named(values: list[str] | None) -> list[str] | None:
-    """An empty list allows nothing, unlike one that is absent."""
+def _names(values: list[str] | None) -> list[str] | None:
+    """Names of a list; an empty list allows nothing, an absent one anything."""
     return None if values is None else stripped(values)

@@ -1,4 +1,4 @@
-"""The queue as tools over plain HTTP: a list of them, and one call; each does what its REST route does."""
+"""The queue as tools over plain HTTP: each tool does what its REST route does."""
 
 from __future__ import annotations
 
@@ -10,60 +10,61 @@ import msgspec
 
 from interlock.api.face import Lenient
 from interlock.api.moonmind import encode
-from interlock.api.moonmind.artifacts import keep
-from interlock.api.moonmind.auth import refused
-from interlock.api.moonmind.requests import Asked, Text
+from interlock.api.moonmind.artifacts import store
+from interlock.api.moonmind.auth import TOOLS as PATH
+from interlock.api.moonmind.auth import reject
+from interlock.api.moonmind.requests import MoonmindRequest, Text
 from interlock.api.moonmind.service import (
-    CancelJob,
-    Claim,
-    Completed,
-    Enqueue,
-    Failed,
-    Heartbeat,
-    ListJobs,
-    Queue,
-)  # fmt: skip
+    CancelRequest,
+    ClaimRequest,
+    CompleteRequest,
+    EnqueueRequest,
+    FailRequest,
+    HeartbeatRequest,
+    ListJobsQuery,
+    QueueService,
+)
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import whole_upload
 from interlock.errors import Invalid, Malformed, TooLarge
 
 routes = Routes()
 
-ANYBODY: Final = ("produce", "read", "work", "operate")
+ANY_ROLE: Final = ("produce", "read", "work", "operate")
 
 
-class JobId(Asked, frozen=True, kw_only=True):
-    """Which job."""
-
-    job_id: Text
-
-
-class HeartbeatJob(Heartbeat, frozen=True, kw_only=True):
-    """A sign of life for a job."""
+class GetTool(MoonmindRequest, frozen=True, kw_only=True):
+    """Arguments of queue.get."""
 
     job_id: Text
 
 
-class CompleteJob(Completed, frozen=True, kw_only=True):
-    """A success report on a job."""
+class HeartbeatTool(HeartbeatRequest, frozen=True, kw_only=True):
+    """Arguments of queue.heartbeat."""
 
     job_id: Text
 
 
-class FailJob(Failed, frozen=True, kw_only=True):
-    """A failure report on a job."""
+class CompleteTool(CompleteRequest, frozen=True, kw_only=True):
+    """Arguments of queue.complete."""
 
     job_id: Text
 
 
-class CancelJobById(CancelJob, frozen=True, kw_only=True):
-    """Which job is to stop, and why."""
+class FailTool(FailRequest, frozen=True, kw_only=True):
+    """Arguments of queue.fail."""
 
     job_id: Text
 
 
-class UploadArtifact(Asked, frozen=True, kw_only=True):
-    """A file of a job, in base64."""
+class CancelTool(CancelRequest, frozen=True, kw_only=True):
+    """Arguments of queue.cancel."""
+
+    job_id: Text
+
+
+class UploadTool(MoonmindRequest, frozen=True, kw_only=True):
+    """Arguments of queue.upload_artifact."""
 
     job_id: Text
     worker_id: Text
@@ -74,97 +75,99 @@ class UploadArtifact(Asked, frozen=True, kw_only=True):
 
 
 class ToolCall(Lenient, frozen=True, kw_only=True):
-    """Which tool, and with what."""
+    """The name of a tool and its arguments."""
 
     tool: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class _Tool(NamedTuple):
-    """What a tool takes, who may use it, and what it does."""
+    """The arguments of a tool, the roles that may call it, and its function."""
 
-    takes: type[Asked]
+    arguments: type[MoonmindRequest]
     roles: tuple[str, ...]
-    run: Callable[[Call[Any, Any], Queue, Any], Awaitable[dict[str, Any]]]
+    run: Callable[[Call[Any, Any], QueueService, Any], Awaitable[dict[str, Any]]]
     description: str
 
 
-async def _upload(call: Call[Any, Any], desk: Queue, asked: UploadArtifact) -> dict[str, Any]:
-    kept = await keep(
-        call.engine, call.who.tenant, desk, asked.job_id, worker_id=asked.worker_id, name=asked.name,
-        content=asked.content_base64, content_type=asked.content_type, digest=asked.digest,
+async def _upload(call: Call[Any, Any], queue: QueueService, request: UploadTool) -> dict[str, Any]:
+    stored = await store(
+        call.engine, call.who.tenant, queue, request.job_id, worker_id=request.worker_id, name=request.name,
+        content=request.content_base64, content_type=request.content_type, digest=request.digest,
     )  # fmt: skip
-    return encode.artifact(kept)
+    return encode.artifact(stored)
 
 
 TOOLS: Final = {
     "queue.cancel": _Tool(
-        CancelJobById, ("operate", "produce"), lambda _, desk, a: desk.cancel(a.job_id, a), "Stop a job."
+        CancelTool, ("operate", "produce"), lambda _, queue, a: queue.cancel(a.job_id, a), "Cancel a job."
     ),
-    "queue.claim": _Tool(Claim, ("work",), lambda _, desk, a: desk.claim(a), "Lease the next job for a worker."),
+    "queue.claim": _Tool(
+        ClaimRequest, ("work",), lambda _, queue, a: queue.claim(a), "Lease the next job for a worker."
+    ),
     "queue.complete": _Tool(
-        CompleteJob, ("work",), lambda _, desk, a: desk.complete(a.job_id, a), "Report that a job succeeded."
+        CompleteTool, ("work",), lambda _, queue, a: queue.complete(a.job_id, a), "Complete a job."
     ),
-    "queue.enqueue": _Tool(Enqueue, ("produce",), lambda _, desk, a: desk.enqueue(a), "Add a job."),
-    "queue.fail": _Tool(FailJob, ("work",), lambda _, desk, a: desk.fail(a.job_id, a), "Report that a job failed."),
-    "queue.get": _Tool(JobId, ("read",), lambda _, desk, a: desk.get(a.job_id), "Show a job."),
+    "queue.enqueue": _Tool(EnqueueRequest, ("produce",), lambda _, queue, a: queue.enqueue(a), "Enqueue a job."),
+    "queue.fail": _Tool(FailTool, ("work",), lambda _, queue, a: queue.fail(a.job_id, a), "Fail a job."),
+    "queue.get": _Tool(GetTool, ("read",), lambda _, queue, a: queue.get(a.job_id), "Read a job."),
     "queue.heartbeat": _Tool(
-        HeartbeatJob, ("work",), lambda _, desk, a: desk.heartbeat(a.job_id, a), "Extend the lease of a job."
+        HeartbeatTool, ("work",), lambda _, queue, a: queue.heartbeat(a.job_id, a), "Extend the lease of a job."
     ),
-    "queue.list": _Tool(ListJobs, ("read",), lambda _, desk, a: desk.list(a), "List jobs, newest first."),
-    "queue.upload_artifact": _Tool(UploadArtifact, ("work",), _upload, "Keep a file of a job that runs."),
+    "queue.list": _Tool(ListJobsQuery, ("read",), lambda _, queue, a: queue.list(a), "List jobs, newest first."),
+    "queue.upload_artifact": _Tool(UploadTool, ("work",), _upload, "Store a file of a running job."),
 }
 
 
-@routes.add("GET", "/mcp/tools", roles=ANYBODY, answers={200: None})
+@routes.add("GET", PATH, roles=ANY_ROLE, answers={200: None})
 async def list_tools(call: Call[None, Nothing]) -> Answer:
-    """List the tools, by name."""
+    """List the tools by name."""
     return answer(
         {
             "tools": [
-                {"name": name, "description": tool.description, "inputSchema": _schema(tool.takes)}
+                {"name": name, "description": tool.description, "inputSchema": _schema(tool.arguments)}
                 for name, tool in sorted(TOOLS.items())
             ]
         }
     )
 
 
-@routes.add("POST", "/mcp/tools/call", roles=ANYBODY, raw_body=True, answers={200: None})
+@routes.add("POST", f"{PATH}/call", roles=ANY_ROLE, raw_body=True, answers={200: None})
 async def call_tool(call: Call[None, Nothing]) -> Answer:
-    """Use a tool; with one of them a whole file comes along."""
-    asked_for, mended = await _asked_for(call)
-    tool = TOOLS.get(asked_for.tool)
+    """Call a tool; the arguments of one of them hold a whole file."""
+    tool_call, replaced = await _tool_call(call)
+    tool = TOOLS.get(tool_call.tool)
     if tool is None:
-        raise refused(404, "tool_not_found", f"there is no tool {asked_for.tool}")
+        raise reject(404, "tool_not_found", f"unknown tool {tool_call.tool!r}")
     if call.who.roles.isdisjoint(tool.roles):
-        raise refused(403, "worker_not_authorized", f"this needs the role {' or '.join(tool.roles)}")
-    if mended and "work" not in tool.roles:
-        raise refused(422, "invalid_tool_arguments", "the arguments have a lone surrogate")
+        raise reject(403, "worker_not_authorized", f"role {' or '.join(tool.roles)} is required")
+    if replaced and "work" not in tool.roles:
+        raise reject(422, "invalid_tool_arguments", "the arguments contain a lone surrogate")
     try:
-        asked = tool.takes.of(asked_for.arguments)
+        request = tool.arguments.of(tool_call.arguments)
     except msgspec.ValidationError as error:
-        raise refused(422, "invalid_tool_arguments", str(error)) from None
-    desk = Queue(call.engine, call.who, sanitized=mended)
-    return answer({"result": await tool.run(call, desk, asked)})
+        raise reject(422, "invalid_tool_arguments", str(error)) from None
+    queue = QueueService(call.engine, call.who, sanitized=replaced)
+    return answer({"result": await tool.run(call, queue, request)})
 
 
-async def _asked_for(call: Call[None, Nothing]) -> tuple[ToolCall, bool]:
-    """The call, which may be as large as the largest artifact in base64, and whether odd text in it was mended."""
+async def _tool_call(call: Call[None, Nothing]) -> tuple[ToolCall, bool]:
+    """Read the call, up to the size of the largest artifact in base64; the flag says whether text was replaced."""
     usual = call.service.options.largest_body
     limit = -(-call.engine.limits.artifact // 3) * 4 + usual
     try:
         raw = await whole_upload(call, limit)
         if len(raw) <= usual:
             return ToolCall.read(raw, limit=limit, mends=True)
-        return await asyncio.to_thread(ToolCall.read, raw, limit=limit, mends=True)  # it takes a while
+        return await asyncio.to_thread(ToolCall.read, raw, limit=limit, mends=True)  # large bodies take long
     except TooLarge as error:
-        raise refused(413, "artifact_too_large", str(error)) from None
+        raise reject(413, "artifact_too_large", str(error)) from None
     except (Invalid, Malformed) as error:
-        raise refused(422, "invalid_queue_payload", str(error)) from None
+        raise reject(422, "invalid_queue_payload", str(error)) from None
 
 
-def _schema(takes: type[Asked]) -> dict[str, Any]:
-    """The schema of the arguments, in one piece."""
-    (_,), parts = msgspec.json.schema_components([takes], ref_template="{name}")
-    found: dict[str, Any] = parts[takes.__name__]
+def _schema(arguments: type[MoonmindRequest]) -> dict[str, Any]:
+    """The schema of the arguments, without references."""
+    (_,), parts = msgspec.json.schema_components([arguments], ref_template="{name}")
+    found: dict[str, Any] = parts[arguments.__name__]
     return found
