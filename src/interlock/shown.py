@@ -188,7 +188,7 @@ def defaults_to_dict(defaults: Defaults) -> dict[str, Any]:
 
 
 def artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
-    """A file or link of a job, without the key of its bytes."""
+    """A file or link of a job, without the key of its bytes; the URL of a file is the path that serves it."""
     return {
         "id": artifact.id,
         "job_id": artifact.job_id,
@@ -196,7 +196,7 @@ def artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
         "size": artifact.size,
         "sha256": None if artifact.sha256 is None else artifact.sha256.hex(),
         "content_type": artifact.content_type,
-        "url": artifact.url,
+        "url": artifact.url or f"/v1/jobs/{artifact.job_id}/artifacts/{artifact.id}",
         "created_at": when(artifact.created_at),
     }
 

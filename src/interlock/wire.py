@@ -246,7 +246,10 @@ def job_id(value: str, field: str = "id") -> str:
 def encode(value: object, *, what: str) -> bytes:
     """Python values as JSON; what JSON cannot say is Invalid."""
     try:
-        return msgspec.json.encode(value)
+        try:
+            return msgspec.json.encode(value)
+        except ValueError:  # an integer of more digits than Python writes by itself
+            return text.dumps(msgspec.to_builtins(value, str_keys=True)).encode()
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
         raise Invalid(f"{what} cannot be written as JSON: {error}", pointer=f"/{what}") from None
 

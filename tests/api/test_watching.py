@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from interlock.api.metrics import MOST_TYPES, Metrics
@@ -11,6 +14,8 @@ from interlock.domain.webhook import DeliveryFilter, DeliveryStatus, Outcome, Se
 from interlock.engine.webhooks import SubscriptionRequest
 from interlock.storage.contract import Fitness
 from tests.api.rig import Api, problem
+
+METRICS = Path(__file__).parents[2] / "docs/reference/metrics-and-logs.md"
 
 
 def value(text: str, series: str) -> float:
@@ -42,15 +47,15 @@ async def test_an_old_schema_is_not_ready_and_relaxed_durability_is_told(
 async def test_a_lease_counts_as_expired_whoever_finds_it(api: Api) -> None:
     await api.enqueue()
     await api.claim()
-    assert value((await api.get("/metrics")).text, "interlock_lease_expiries_total") == 0
+    assert value((await api.get("/metrics")).text, "interlock_leases_expired_total") == 0
     api.clock.advance(61)
     await api.claim()
     text = (await api.get("/metrics")).text
-    assert value(text, "interlock_lease_expiries_total") == 1
-    assert value(text, 'interlock_jobs_moved_total{status="retry",verb="expire"}') == 1
+    assert value(text, "interlock_leases_expired_total") == 1
+    assert value(text, 'interlock_job_transitions_total{status="retry",verb="expire"}') == 1
     api.clock.advance(61)
     await api.engine.upkeep.sweep()
-    assert value((await api.get("/metrics")).text, "interlock_lease_expiries_total") == 2
+    assert value((await api.get("/metrics")).text, "interlock_leases_expired_total") == 2
 
 
 async def test_times_of_requests_are_told_in_buckets(api: Api) -> None:
@@ -82,12 +87,12 @@ async def test_the_numbers_tell_what_became_of_jobs(api: Api) -> None:
     text = (await api.get("/metrics")).text
     assert value(text, "interlock_jobs_enqueued_total") == 6
     assert value(text, "interlock_jobs_claimed_total") == 3
-    assert value(text, 'interlock_jobs_moved_total{status="succeeded",verb="complete"}') == 1
-    assert value(text, 'interlock_jobs_moved_total{status="failed",verb="fail"}') == 1
-    assert value(text, 'interlock_jobs_moved_total{status="retry",verb="expire"}') == 1
-    assert value(text, 'interlock_orders_refused_total{code="already_finished",verb="complete"}') == 1
-    assert value(text, 'interlock_queue_jobs{at="ready",type="later"}') == 1
-    assert value(text, 'interlock_queue_jobs{at="ready",type="work"}') == 3
+    assert value(text, 'interlock_job_transitions_total{status="succeeded",verb="complete"}') == 1
+    assert value(text, 'interlock_job_transitions_total{status="failed",verb="fail"}') == 1
+    assert value(text, 'interlock_job_transitions_total{status="retry",verb="expire"}') == 1
+    assert value(text, 'interlock_commands_rejected_total{code="already_finished",verb="complete"}') == 1
+    assert value(text, 'interlock_queue_jobs{location="ready",type="later"}') == 1
+    assert value(text, 'interlock_queue_jobs{location="ready",type="work"}') == 3
     assert value(text, 'interlock_queue_oldest_ready_seconds{type="work"}') == 61
     assert value(text, 'interlock_batched_calls_total{verb="enqueue"}') == 7
     assert value(text, 'interlock_batches_total{verb="enqueue"}') >= 1
@@ -107,7 +112,7 @@ async def test_the_numbers_tell_what_became_of_deliveries(api: Api) -> None:
     settled = Settlement(taken.id, taken.grab, Outcome(DeliveryStatus.DELIVERED), 200, None)
     assert await outbox.settle(api.tenant, settled)
     assert not await outbox.settle(api.tenant, settled)
-    assert value((await api.get("/metrics")).text, 'interlock_webhook_tries_total{status="delivered"}') == 1
+    assert value((await api.get("/metrics")).text, 'interlock_webhook_attempts_total{status="delivered"}') == 1
     (delivery,) = await outbox.deliveries(api.tenant, DeliveryFilter(subscription_id=subscription.id))
     assert delivery.status == "delivered"
 
@@ -124,7 +129,16 @@ async def test_a_scraper_sees_the_queues_of_its_own_tenant_only(guarded: Api) ->
 def test_however_many_types_there_are_the_labels_stay_few() -> None:
     queues = [QueueStats(f"t{i:03}", ready=1000 - i) for i in range(MOST_TYPES + 5)]
     text = Metrics.of_queues(queues, now=0).decode()
-    assert text.count('at="ready"') == MOST_TYPES + 1
-    assert value(text, 'interlock_queue_jobs{at="ready",type=""}') == sum(
+    assert text.count('location="ready"') == MOST_TYPES + 1
+    assert value(text, 'interlock_queue_jobs{location="ready",type=""}') == sum(
         1000 - i for i in range(MOST_TYPES, MOST_TYPES + 5)
     )
+
+
+async def test_every_metric_has_a_help_and_a_type_before_its_first_sample(api: Api) -> None:
+    documented = set(re.findall(r"^\| `(interlock_\w+)` \|", METRICS.read_text(), re.M))
+    for text in ((await api.get("/metrics")).text, (await api.get("/metrics")).text):
+        helped, typed = (set(re.findall(rf"^# {word} (\w+) \S", text, re.M)) for word in ("HELP", "TYPE"))
+        assert helped == typed == documented
+        samples = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"^(interlock_\w+)", text, re.M)}
+        assert samples <= typed

@@ -5,12 +5,58 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
+import re
 from typing import Any
 
+import httpx2
 import pytest
 
-from tests.api.rig import NEVER, Api, pointer, problem
+from tests.api.rig import JSON, NEVER, Api, pointer, problem
 from tests.support.eventually import eventually
+
+NUMBERS = f'{{"a":123456789012345678901234567890,"b":[1e400,-1E+99999,1.10,1E+2,-0.0],"c":{"7" * 5000}}}'
+
+
+async def test_numbers_of_any_size_are_kept_to_the_letter(api: Api) -> None:
+    """In payload, step, checkpoint, event, approval, result and error, wherever they are read again."""
+
+    async def send(path: str, body: str, status: int = 200, *, method: str = "POST") -> httpx2.Response:
+        sent = await api.call(method, path, content=body.replace("NUMBERS", NUMBERS), headers=JSON)
+        assert sent.status_code == status, sent.text
+        return sent
+
+    async def holds(path: str) -> None:
+        assert NUMBERS in (await api.get(path)).text, path
+
+    api.ok(await api.put("/v1/types/sums", {"schema": {"properties": {"a": {"type": "integer", "minimum": 5}}}}))
+    made = await send("/v1/jobs", '{"type":"sums","payload":NUMBERS}', 201)
+    id = json.loads(made.text, parse_int=str)["id"]
+    path = f"/v1/jobs/{id}"
+    claimed = await send("/v1/claims", '{"worker":"w"}')
+    assert NUMBERS in claimed.text
+    await holds(path)
+    await send(f"{path}/steps", '{"fence":1,"name":"s","result":NUMBERS}')
+    await holds(f"{path}/steps")
+    await send(f"{path}/checkpoint", '{"fence":1,"seq":1,"data":NUMBERS}', method="PUT")
+    await send(f"{path}/events", '{"fence":1,"events":[{"message":"m","payload":NUMBERS}]}', 201)
+    await holds(f"{path}/events")
+    asked = await send(f"{path}/approvals", '{"fence":1,"prompt":"Go?","details":NUMBERS}', 201)
+    approval = f"/v1/approvals/{json.loads(asked.text, parse_int=str)['approval']['id']}"
+    await holds(approval)
+    await send(f"{approval}/decide", '{"decision":"approve","data":NUMBERS}')
+    assert (await send("/v1/claims", '{"worker":"w"}')).text.count(NUMBERS) >= 4
+    await send(f"{path}/fail", '{"fence":2,"error":{"message":"m","details":NUMBERS},"retry_after_seconds":1}')
+    assert (await api.get(path)).text.count(NUMBERS) >= 3
+    await holds(f"{path}/history")
+    assert (await api.get(f"{path}/why")).status_code == 200
+    api.clock.advance(2)
+    await send("/v1/claims", '{"worker":"w"}')
+    await send(f"{path}/complete", '{"fence":3,"result":NUMBERS}')
+    await holds(path)
+    await holds(f"{path}/result")
+    other = await send("/v1/jobs/batch", '{"jobs":[{"type":"other","payload":NUMBERS}]}', 201)
+    assert NUMBERS in other.text
 
 
 async def test_a_star_among_the_affinity_keys_of_a_claim_means_any(api: Api) -> None:
@@ -305,7 +351,8 @@ async def test_an_artifact_is_streamed_in_and_out(api: Api) -> None:
     assert made["size"] == len(content)
     assert made["sha256"] == hashlib.sha256(content).hexdigest()
     assert [a["id"] for a in api.ok(await api.get(path))["items"]] == [made["id"]]
-    read = await api.get(f"{path}/{made['id']}")
+    assert made["url"] == f"{path}/{made['id']}"
+    read = await api.get(made["url"])
     assert read.content == content
     assert read.headers["content-type"] == "text/plain"
     assert read.headers["content-disposition"].startswith("attachment;")
@@ -353,6 +400,28 @@ async def test_an_artifact_needs_the_fence_of_the_lease(api: Api) -> None:
     headers = {"interlock-fence": str(job["lease"]["fence"] + 1)}
     problem(await api.call("PUT", path, params={"name": "a"}, content=b"x", headers=headers), 409, "lease_lost")
     assert api.ok(await api.get(path))["items"] == []
+
+
+async def test_a_link_is_created_and_listed_with_its_own_url(api: Api) -> None:
+    job = await api.running()
+    link = {"fence": job["lease"]["fence"], "name": "page", "url": "https://example.com/x"}
+    made = api.ok(await api.post(f"/v1/jobs/{job['id']}/artifacts", link), 201)
+    assert (made["url"], made["size"], made["sha256"]) == ("https://example.com/x", None, None)
+    assert api.ok(await api.get(f"/v1/jobs/{job['id']}/artifacts"))["items"] == [made]
+
+
+async def test_durations_are_written_alike_in_every_answer(api: Api) -> None:
+    api.ok(await api.put("/v1/types/slow", {"defaults": {"timeout_seconds": 50, "lease_seconds": 20}}))
+    asked = {"backoff": {"kind": "fixed", "base_seconds": 3, "max_seconds": 7}, "expiry_delay_seconds": 4}
+    names = ("timeout_seconds", "backoff", "expiry_delay_seconds", "priority", "max_attempts")
+    for more in ({"type": "slow"}, {"timeout_seconds": 50}, {"type": "slow", "tags": ["a"], "delay_seconds": 0}):
+        made = await api.post("/v1/jobs", {"type": "work", **asked, **more})
+        path = f"/v1/jobs/{made.json()['id']}"
+        answers = [made.text, (await api.get(path)).text, (await api.post("/v1/claims", {"worker": "w"})).text]
+        answers += [(await api.get(path)).text]
+        for name in names:
+            written = {re.findall(rf'"{name}":(\{{[^}}]*\}}|[^,]*)', text)[0] for text in answers}
+            assert len(written) == 1, (name, written)
 
 
 async def test_small_artifacts_come_along_with_the_result(api: Api) -> None:

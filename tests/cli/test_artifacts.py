@@ -59,7 +59,7 @@ def test_files_are_listed_and_fetched_by_name_and_id(cli: CLI, attached: list[Ar
     items = cli.json("artifacts", "list", file.job_id)["items"]
     assert isinstance(items, list)
     assert {item["id"]: (item["size"], item["url"]) for item in items} == {
-        file.id: (len(CONTENT), None),
+        file.id: (len(CONTENT), f"/v1/jobs/{file.job_id}/artifacts/{file.id}"),
         link.id: (None, link.url),
     }
     assert fetched(cli, file.job_id, file.name).stdout == CONTENT

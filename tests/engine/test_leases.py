@@ -171,6 +171,8 @@ async def test_single_finishes_made_at_once_each_get_their_own_answer(
         '{"tokens":true}',
         '{"":1}',
         '{"n":1e999}',
+        f'{{"n":{"9" * 400}}}',
+        f'{{"n":{"9" * 5000}}}',
         f'{{"{"n" * 201}":1}}',
     ],
 )

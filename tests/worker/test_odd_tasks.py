@@ -18,6 +18,7 @@ from msgspec import Raw
 import interlock
 from interlock.client.port import Client, Grant, JobRequest
 from interlock.domain.lifecycle import Status
+from interlock.domain.principal import local
 from interlock.errors import Unavailable
 from interlock.sdk.threads import Threads
 from tests.support.apps import TENANT, StoreApp
@@ -163,6 +164,29 @@ async def test_a_step_that_returns_something_else_than_it_says_is_not_kept(app: 
     await app.drain()
     assert (await app.job(handle.id)).status == Status.DEAD_LETTER
     assert await app.engine.progress.steps(TENANT, handle.id) == []
+
+
+async def test_numbers_of_any_size_reach_a_task_and_come_from_it(app: StoreApp) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    async def count(ctx: interlock.Context, whole: int, price: Decimal, anything: Any) -> dict[str, Any]:
+        seen.append((whole, price, anything))
+        kept = await ctx.step("large", lambda: 10**5000)
+        await ctx.checkpoint({"n": 3**100})
+        return {"whole": whole * 2, "kept": kept}
+
+    payload = f'{{"whole":{2**100},"price":1.10,"anything":[1e400,{"7" * 5000}]}}'
+    request = JobRequest(type=count.name, payload=Raw(payload.encode()))
+    added = await app.engine.jobs.enqueue(local(TENANT), request)
+    await app.drain()
+    job = await app.job(added.id)
+    assert (job.status, job.payload) == (Status.SUCCEEDED, payload)
+    assert seen == [(2**100, Decimal("1.10"), [Decimal("1e400"), Decimal("7" * 5000)])]
+    assert job.checkpoint == f'{{"n":{3**100}}}'
+    assert (job.result or "").startswith(f'{{"whole":{2**101},"kept":')
+    (step,) = await app.engine.progress.steps(TENANT, job.id)
+    assert step.result == "1" + "0" * 5000
 
 
 async def test_usage_is_told_in_numbers_that_can_be_summed(app: StoreApp) -> None:

@@ -103,18 +103,18 @@ class _OfEngine(Collector):
         yield CounterMetricFamily("interlock_jobs_enqueued", "Jobs added.", counts.enqueued)
         yield CounterMetricFamily("interlock_jobs_claimed", "Jobs handed out.", counts.claimed)
         moved = CounterMetricFamily(
-            "interlock_jobs_moved", "What became of jobs: finishes, expiries, cancels.", labels=("verb", "status")
+            "interlock_job_transitions", "Transitions of jobs: finishes, expiries, cancels.", labels=("verb", "status")
         )
         for labels, count in sorted(counts.moved.items()):
             moved.add_metric(labels, count)
         yield moved
-        yield CounterMetricFamily("interlock_lease_expiries", "Leases that ran out.", counts.expired_leases)
-        refused = CounterMetricFamily("interlock_orders_refused", "Orders refused.", labels=("verb", "code"))
+        yield CounterMetricFamily("interlock_leases_expired", "Leases that expired.", counts.expired_leases)
+        refused = CounterMetricFamily("interlock_commands_rejected", "Commands rejected.", labels=("verb", "code"))
         for labels, count in sorted(counts.refused.items()):
             refused.add_metric(labels, count)
         yield refused
         delivered = CounterMetricFamily(
-            "interlock_webhook_tries", "Tries to deliver, by what became of the delivery.", labels=("status",)
+            "interlock_webhook_attempts", "Attempts to deliver, by what became of the delivery.", labels=("status",)
         )
         for status, count in sorted(counts.delivered.items()):
             delivered.add_metric((status,), count)
@@ -135,7 +135,9 @@ class _OfQueues(Collector):
         self._queues, self._now = sorted(queues, key=_size, reverse=True), now
 
     def collect(self) -> Iterator[Metric]:
-        depths = GaugeMetricFamily("interlock_queue_jobs", "Unfinished jobs and dead letters.", labels=("type", "at"))
+        depths = GaugeMetricFamily(
+            "interlock_queue_jobs", "Unfinished jobs and dead letters.", labels=("type", "location")
+        )
         oldest = GaugeMetricFamily(
             "interlock_queue_oldest_ready_seconds", "How long the oldest ready job has waited.", labels=("type",)
         )

@@ -298,7 +298,7 @@ class Artifact(Shape, frozen=True, kw_only=True):
     size: int | None
     sha256: str | None
     content_type: str | None
-    url: str | None
+    url: str
     created_at: datetime
 
 

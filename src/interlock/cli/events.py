@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from interlock import wire
 from interlock.cli import output
 from interlock.cli.session import UNSUCCESSFUL, Anywhere, run
+from interlock.domain import text
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.principal import Principal
@@ -83,7 +84,7 @@ def _ending(job: Job) -> str:
         return f"job {job.id} has not ended yet, it is {job.status}"
     why = job.cancel_reason
     if job.error is not None:
-        why = str(msgspec.json.decode(job.error).get("message", ""))
+        why = str(text.loads(job.error).get("message", ""))
     return f"job {job.id} ended as {job.status}" + (f": {why}" if why else "")
 
 

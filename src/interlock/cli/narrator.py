@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from interlock.cli import output
+from interlock.domain import text
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
@@ -76,5 +75,5 @@ def _detail(row: HistoryRow, job: Job) -> str:
     if row.to_status is Status.RUNNING:
         return row.actor
     if row.reason is None and row.version == job.version and job.error is not None:
-        return str(msgspec.json.decode(job.error)["message"])
+        return str(text.loads(job.error)["message"])
     return row.reason or ""

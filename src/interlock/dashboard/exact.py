@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+MOST_DIGITS = 1000
+
 
 class Exact(float):
     """A number that is written as it was read."""
@@ -36,4 +38,4 @@ def written(value: Any, newline: str = "\n") -> str:
 
 
 def _whole(digits: str) -> int | float:
-    return Exact(digits) if digits == "-0" else int(digits)
+    return Exact(digits) if digits == "-0" or len(digits) > MOST_DIGITS else int(digits)

@@ -12,6 +12,7 @@ from interlock.dashboard.exact import Exact, read, written
 from interlock.dashboard.render import spelled_out
 from interlock.dashboard.schema import Rule, plain, rule
 from interlock.dashboard.web import Fields
+from interlock.domain.text import loads
 from interlock.engine.schemas import fits
 from interlock.errors import Invalid
 
@@ -57,7 +58,7 @@ def inputs(schema: str | None, proposed: str | None) -> list[Input]:
     """The fields for a schema, filled with what was proposed; what no simple field fits is asked for as JSON."""
     if schema is None:
         return []
-    root = json.loads(schema)
+    root = loads(schema)
     given = ABSENT if proposed is None else read(proposed)
     if not rule(root, root).properties and proposed is not None and not fits(schema, proposed):
         given = ABSENT
@@ -254,7 +255,7 @@ def _said(field: Input, sent: str) -> str:
 
 def _checked(field: Input, sent: str) -> str:
     try:
-        json.loads(sent)
+        loads(sent)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"{field.label}: this is not JSON ({error})", pointer=f"/data/{field.label}") from None
     return sent.strip()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from interlock.domain import text
 from interlock.domain.progress import EventRow
 from interlock.engine.progress import LONGEST_PAGE, Progress
 
@@ -43,7 +43,7 @@ async def tail(progress: Progress, tenant: str, job_id: str, first: Sequence[Eve
 def reached(events: Iterable[EventRow]) -> Reached | None:
     """What the newest event says that tells of progress as a number from 0 to 1."""
     for event in reversed(list(events)):
-        said = json.loads(event.payload) if event.payload else None
+        said = text.loads(event.payload) if event.payload else None
         share = said.get("progress") if isinstance(said, dict) else None
         if isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= 1:
             return Reached(share, event.message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 import re
 from collections.abc import Sequence
 from hashlib import sha256
@@ -13,7 +12,7 @@ from typing import Final, NamedTuple
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.text import is_visible_name, members
+from interlock.domain.text import is_visible_name, loads, members
 from interlock.domain.webhook import DeliveryStatus, Outcome, Reply
 
 STATUSES: Final = {
@@ -55,7 +54,7 @@ def error_of(job: Job) -> str | None:
         return "cancelled"
     if job.status not in STATUSES["FAILED"] or job.error is None:
         return None
-    error = json.loads(job.error)
+    error = loads(job.error)
     return (_DEAD.get(error.get("kind")) if job.status is Status.DEAD_LETTER else None) or error["message"]
 
 

@@ -6,11 +6,10 @@ of the job under a row lock, asks `decide`, and writes the change; both engines 
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from interlock.domain import principal
+from interlock.domain import principal, text
 from interlock.domain.approval import OpenGate
 from interlock.domain.change import Change, Standing, Unchanged, error_text, move
 from interlock.domain.edit import Edit, edit
@@ -164,7 +163,7 @@ def answer_repeat(ended: HistoryRow | None, verb: Verb | None, job_id: str, fenc
 
 def receipt_of(row: HistoryRow) -> Receipt:
     """The receipt a history row stands for."""
-    facts = json.loads(row.metadata) if row.metadata else {}
+    facts = text.loads(row.metadata) if row.metadata else {}
     run_at = facts.get("run_at")
     return Receipt(
         id=row.job_id,

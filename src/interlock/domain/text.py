@@ -3,22 +3,28 @@
 import json
 import math
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from itertools import accumulate, count
 from operator import sub
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from interlock.errors import Invalid, Malformed, TooLarge
 
 MAX_DEPTH = 64
 
-_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _SPACE = " \t\n\r"
 _SPACES = re.compile(f"[{_SPACE}]*")
 _POINTER_MAX = 1000
+
+# What an ordinary reader of JSON may not hold: a number of many digits, or with an exponent of three or more.
+_LARGE_NUMBER = re.compile(r"\d{300}|[eE][+-]?\d{3}")
+
+_WIDE = Context(Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
@@ -64,27 +70,15 @@ def _mendable_pairs(pairs: list[tuple[str, object]]) -> None:
         seen.add(key)
 
 
-def _int(digits: str) -> None:
-    """Refuse an integer outside 64 bits, without ever converting a long one."""
-    if len(digits) > 18 and not (len(digits) <= 20 and _INT_MIN <= int(digits) <= _INT_MAX):
-        raise _Refused
-
-
-def _float(digits: str) -> None:
-    """Refuse a number that no double can hold."""
-    if math.isinf(float(digits)):
-        raise _Refused
-
-
 def _constant(name: str) -> NoReturn:
     """Refuse NaN and the infinities, which are not JSON."""
     raise _Refused
 
 
-# The hooks return nothing: only the verdict is wanted, so that values are freed while the text is read.
-_STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=_int, parse_float=_float, parse_constant=_constant)
+# Only the verdict is wanted: objects are freed while the text is read, and numbers, which may have any size, stay text.
+_STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=str, parse_float=str, parse_constant=_constant)
 _MENDABLE = json.JSONDecoder(
-    object_pairs_hook=_mendable_pairs, parse_int=_int, parse_float=_float, parse_constant=_constant
+    object_pairs_hook=_mendable_pairs, parse_int=str, parse_float=str, parse_constant=_constant
 )
 _SYNTAX = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
@@ -131,6 +125,42 @@ def mend_text(value: str) -> tuple[str, bool]:
         return value, False
     mended, times = _SURROGATE.subn(_REPLACEMENT, value)
     return mended, times > 0
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a JSON text that was checked: a number that neither an int nor a float can hold is a Decimal."""
+    text = text if isinstance(text, str) else text.decode()
+    if _LARGE_NUMBER.search(text) is None:
+        return json.loads(text)
+    return json.loads(text, parse_int=_whole, parse_float=_real)
+
+
+def dumps(value: Any) -> str:
+    """JSON text of plain values; an integer may have more digits than Python writes by itself."""
+    match value:
+        case dict():
+            return "{" + ",".join(f"{json.dumps(key)}:{dumps(part)}" for key, part in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(dumps, value)) + "]"
+        case int() if abs(value) >= 2**64:
+            return str(Decimal(value))
+    return json.dumps(value, allow_nan=False)
+
+
+def _whole(digits: str) -> int | Decimal:
+    # Python converts no more digits than this (unless it is told otherwise): it takes quadratic time.
+    most = sys.get_int_max_str_digits()
+    return int(digits) if not most or len(digits) <= most else Decimal(digits)
+
+
+def _real(digits: str) -> float | Decimal:
+    value = float(digits)
+    if math.isfinite(value):
+        return value
+    try:
+        return Decimal(digits)
+    except InvalidOperation:  # an exponent that not even a Decimal has
+        return Decimal(value).next_toward(0, _WIDE)
 
 
 def members(text: str) -> Iterator[tuple[str, str]]:
@@ -274,13 +304,8 @@ def _explain(text: str, what: str, *, lone: bool) -> Malformed | Invalid:
                 seen.add(value)
             if lone and _SURROGATE.search(value):
                 return _at(Invalid, f"{what} has a lone surrogate", path)
-        elif len(token) > 4 or token == "NaN":  # shorter numbers are all fine
-            try:
-                _STRICT.raw_decode(token)
-            except _Refused:
-                if token[-1].isdigit():
-                    return _at(Invalid, f"{what} has a number out of range", path)
-                return _at(Malformed, f"{what} has {token}, which is not JSON,", path)
+        elif token in ("NaN", "Infinity", "-Infinity"):
+            return _at(Malformed, f"{what} has {token}, which is not JSON,", path)
     return Malformed(f"{what} is refused")
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -20,7 +19,7 @@ LONGEST_NAME: Final = 200
 def mended(said: str) -> tuple[str, bool]:
     """What a worker says its job has used up, fit to be kept, and whether odd text in it was replaced."""
     kept, changed = text.mend(said, what="usage", limit=LARGEST)
-    amounts = json.loads(kept)
+    amounts = text.loads(kept)
     if not isinstance(amounts, dict):
         raise Invalid("usage is an object of amounts by name", pointer="/usage")
     for name, amount in amounts.items():
@@ -38,7 +37,7 @@ def is_name(value: str) -> bool:
 
 def is_amount(value: Any) -> bool:
     """Whether something can have been used up, and be summed."""
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+    return type(value) in (int, float) and 0 <= value <= sys.float_info.max
 
 
 def kept_by(job_id: str, *, is_told_again: bool) -> str:
@@ -71,6 +70,6 @@ def together(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _amounts(kept: str) -> dict[str, float]:
     """What can be summed of a JSON text: any worker may keep a step of this name, with anything in it."""
-    found = json.loads(kept)
+    found = text.loads(kept)
     named = found.items() if isinstance(found, dict) else ()
     return {name: amount for name, amount in named if is_name(name) and is_amount(amount)}

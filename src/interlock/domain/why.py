@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from interlock.domain import text
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.moment import when
 from interlock.domain.policy import ClaimAsk, fits
@@ -132,7 +132,7 @@ def _ended(job: Circumstances) -> Reason:
         details["reason"] = job.cancel_reason
         message += f" ({job.cancel_reason})" if job.cancel_reason else ""
     elif job.error is not None:
-        error = json.loads(job.error)
+        error = text.loads(job.error)
         details["error"] = {name: error.get(name) for name in ("message", "kind")} if isinstance(error, dict) else error
         message += f" ({error['message']})" if isinstance(error, dict) and error.get("message") else ""
     return Reason(Clause.ENDED, message, details)

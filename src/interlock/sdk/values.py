@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from enum import Flag
 from functools import lru_cache
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 import msgspec.inspect
 
+from interlock.domain import text
 from interlock.errors import Invalid
 
 
@@ -31,30 +31,42 @@ def encode_call(value: object) -> str:
 
 def _encode(value: object, hook: Callable[[object], object]) -> str:
     try:
-        text = msgspec.json.encode(value, enc_hook=hook).decode()
-    except UnicodeEncodeError:
-        return _slowly(value, hook)
-    if "null" in text:  # which is what a NaN would have become, too
+        written = msgspec.json.encode(value, enc_hook=hook).decode()
+    except (UnicodeEncodeError, ValueError) as error:  # a lone surrogate, or more digits than Python writes by itself
+        if isinstance(error, UnicodeEncodeError) or "digits" in str(error):
+            return _slowly(value, hook)
+        raise
+    if "null" in written:  # which is what a NaN would have become, too
         _slowly(value, hook)
-    return text
+    return written
 
 
 def _slowly(value: object, hook: Callable[[object], object]) -> str:
     try:
-        return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=hook), allow_nan=False)
+        return text.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=hook))
     except ValueError as error:
         raise ValueError("NaN and infinity cannot be written as JSON") from error
 
 
 @lru_cache(maxsize=1024)
 def decoder(type: Any) -> Callable[[str | bytes], Any]:
-    """A function that reads JSON text as values of a type."""
-    return msgspec.json.Decoder(type, dec_hook=_from_plain).decode
+    """A function that reads JSON text as values of a type; a number that no float can hold is a Decimal."""
+    usual = msgspec.json.Decoder(type, dec_hook=_from_plain).decode
+
+    def read(given: str | bytes) -> Any:
+        try:
+            return usual(given)
+        except msgspec.ValidationError as error:
+            if "out of range" not in str(error):
+                raise
+            return msgspec.convert(text.loads(given), type, str_keys=True, dec_hook=_from_plain)
+
+    return read
 
 
-def decode(text: str | None, type: Any = Any) -> Any:
+def decode(given: str | None, type: Any = Any) -> Any:
     """The value of a JSON text; no text is None."""
-    return None if text is None else decoder(type)(text)
+    return None if given is None else decoder(type)(given)
 
 
 def readable(type: Any) -> Any:

@@ -65,8 +65,8 @@ async def _page(native: Native, job_id: str, cursor: str | None) -> Reply:
 
 async def _part(native: Native, artifact: dict[str, Any], offset: int, length: int) -> Reply:
     size = artifact["size"]
-    if artifact["url"] is not None or size == 0:
-        return _said(artifact, offset=0, length=0, text=None if artifact["url"] else "")
+    if size is None or size == 0:  # a link has none
+        return _said(artifact, offset=0, length=0, text=None if size is None else "")
     path = {"job_id": artifact["job_id"], "artifact_id": artifact["id"]}
     wanted = {"range": f"bytes={offset}-{offset + length - 1}"}
     read = await native.ask(Ask(route=ROUTE, path=path, headers=wanted))

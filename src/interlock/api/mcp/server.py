@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 import structlog
@@ -13,6 +12,7 @@ from interlock import __version__
 from interlock.api.mcp.arguments import unsealed
 from interlock.api.mcp.native import Native, Reply, refused
 from interlock.api.mcp.tools import TOOLS, Tool
+from interlock.domain.text import loads
 from interlock.errors import Error
 
 log = structlog.get_logger("interlock.mcp")
@@ -74,7 +74,7 @@ def _result(reply: Reply) -> types.CallToolResult:
     text = reply.body.decode()
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)],
-        structured_content=json.loads(text),
+        structured_content=loads(text),
         is_error=reply.is_refusal,
     )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 from uuid import UUID
 
 from interlock import wire
 from interlock.api.moonmind import ids
 from interlock.api.native.shown import raw, when
-from interlock.domain import principal
+from interlock.domain import principal, text
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
@@ -44,7 +43,7 @@ def job(found: Job) -> dict[str, Any]:
         "attempt": found.attempt,
         "maxAttempts": found.max_attempts,
         "resultSummary": found.result_summary,
-        "errorMessage": None if found.error is None else json.loads(found.error)["message"],
+        "errorMessage": None if found.error is None else text.loads(found.error)["message"],
         "artifactsPath": None,
         "startedAt": when(found.started_at),
         "finishedAt": when(found.finished_at),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -24,7 +23,7 @@ from interlock.api.moonmind.jobs import queue
 from interlock.api.moonmind.requests import MoonmindRequest, Text
 from interlock.api.native.shown import kept, raw, when
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
-from interlock.domain import principal
+from interlock.domain import principal, text
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
@@ -222,7 +221,7 @@ def _uploaded(artifact: Artifact) -> TimedEvent:
 def _transition(row: HistoryRow, job: Job) -> TimedEvent:
     """A transition with the payload of MoonMind's event, plus the actor, the attempt and the error."""
     level, message = _TRANSITIONS[row.to_status]
-    metadata = json.loads(row.metadata) if row.metadata else {}
+    metadata = text.loads(row.metadata) if row.metadata else {}
     payload: dict[str, Any] = {"actor": row.actor, "attempt": row.attempt}
     if row.actor.startswith(principal.worker("")):
         payload["workerId"] = row.actor.removeprefix(principal.worker(""))

@@ -64,7 +64,7 @@ async def put_artifact(call: Call[None, Upload]) -> Answer:
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/artifacts", roles=["work"], body=LinkRequest, answers={200: shapes.Artifact}
+    "POST", "/v1/jobs/{job_id}/artifacts", roles=["work"], body=LinkRequest, answers={201: shapes.Artifact}
 )  # fmt: skip
 async def link_artifact(call: Call[LinkRequest, Nothing]) -> Answer:
     """Keep the address of something elsewhere under a name; it is never fetched, and the same name replaces."""
@@ -75,7 +75,7 @@ async def link_artifact(call: Call[LinkRequest, Nothing]) -> Answer:
             call.who.tenant, Holder(job_id, body.fence, worker), body.name, body.url
         )
 
-    return answer(artifact_to_dict(await as_holder(call, body, act)))
+    return answer(artifact_to_dict(await as_holder(call, body, act)), 201)
 
 
 @routes.add(

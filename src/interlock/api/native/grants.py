@@ -14,6 +14,7 @@ from msgspec import Meta
 from interlock import wire
 from interlock.api.native.shown import kept
 from interlock.api.routes import ABSENT, Call, Request
+from interlock.domain import text
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Event, Level
 from interlock.errors import Invalid, TooLarge
@@ -98,12 +99,12 @@ def count(value: dict[str, Any] | None) -> str | None:
 
 def odd_items(call: Call[Any, Any]) -> list[bool]:
     """Which items of a batch had text that was mended; none to tell of where nothing was."""
-    return [] if call.mended is None else [not _is_sound(item) for item in json.loads(call.mended)["items"]]
+    return [] if call.mended is None else [not _is_sound(item) for item in text.loads(call.mended)["items"]]
 
 
 def _is_sound(value: object) -> bool:
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -13,6 +13,7 @@ from interlock import wire
 from interlock.cli.remote import values
 from interlock.cli.remote.line import ALL, Line
 from interlock.client.http_values import read
+from interlock.domain import text
 from interlock.domain.approval import Approval, Decision, GateFilter
 from interlock.domain.artifact import Artifact
 from interlock.domain.principal import Principal
@@ -215,10 +216,10 @@ class RemoteArtifacts:
         yield answer.body
 
 
-def _checked_json(text: bytes) -> bytes:
+def _checked_json(given: bytes) -> bytes:
     """JSON to be put into a body as it is: only if it is JSON, or it could say something else there."""
     try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"this is no JSON: {error}") from None
-    return text
+        text.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"this is not JSON: {error}") from None
+    return given

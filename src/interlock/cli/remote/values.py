@@ -83,9 +83,10 @@ def delivery(body: bytes | Raw) -> Delivery:
 
 def artifact(body: bytes | Raw) -> Artifact:
     digest: str | None = read(members(body).get("sha256", NULL), str | None)  # type: ignore[arg-type]
-    return filled(
+    found = filled(
         Artifact, body, fence=0, worker="", key=None, sha256=None if digest is None else bytes.fromhex(digest)
     )  # fmt: skip
+    return found if digest is None else found._replace(url=None)
 
 
 def presence(body: bytes | Raw) -> Presence:

@@ -11,6 +11,7 @@ from interlock import wire
 from interlock.dashboard.tail import reached, tail
 from interlock.dashboard.values import tree
 from interlock.dashboard.web import Ask, Pages, Reply, View, download, go, show
+from interlock.domain import text
 from interlock.domain.approval import Approval, GateFilter
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Status, Verb
@@ -183,7 +184,7 @@ def _ran(history: Sequence[HistoryRow]) -> dict[int, float]:
 
 def _facts(row: HistoryRow) -> dict[str, Any]:
     """What a row of history tells beside its move: an error's message and kind, or other facts in short."""
-    facts = json.loads(row.metadata) if row.metadata else {}
+    facts = text.loads(row.metadata) if row.metadata else {}
     if not isinstance(facts, dict):
         return {}
     error = facts.pop("error", None)

@@ -55,6 +55,14 @@ async def claim(connection: Conn, tenant: str, ask: ClaimAsk, takers: Sequence[s
     return jobs
 
 
+def _rare(facts: str) -> dict[str, Any]:
+    """Facts that come as JSON, which writes 50.0 as 50."""
+    found = dict(zip(_RARE, json.loads(facts), strict=True))
+    for name in ("timeout_seconds", "expiry_delay_seconds"):
+        found[name] = None if found[name] is None else float(found[name])
+    return found
+
+
 def _values(tenant: str, ask: ClaimAsk, takers: Sequence[str]) -> tuple[Any, ...]:
     return (
         tenant, ask.worker, ask.limit, ask.lease_seconds, _list(ask.types), list(ask.capabilities),
@@ -104,5 +112,5 @@ def _granted(tenant: str, worker: str, at: int, expires_at: int, fence: int, *ar
     if not is_empty(rare):
         for i, facts in enumerate(rare):
             if facts is not None:
-                jobs[i] = jobs[i]._replace(**dict(zip(_RARE, json.loads(facts), strict=True)))
+                jobs[i] = jobs[i]._replace(**_rare(facts))
     return jobs
