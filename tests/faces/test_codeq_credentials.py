@@ -127,6 +127,22 @@ async def test_a_worker_has_commands_and_scopes_and_the_name_of_its_subject(door
     says(await producer.get(f"{BASE}/tasks/{id}/artifacts/{NEVER}"), 404, b'{"error":"not found"}')
 
 
+async def test_the_commands_of_a_worker_allow_every_spelling_in_the_queue(door: Door) -> None:
+    api = await door(
+        codeq_producers=[static("p")],
+        codeq_workers=[static("w", subject="bob", eventTypes=["render"], scopes=SCOPES.split())],
+    )
+    producer, worker = bearing(api, "p"), bearing(api, "w")
+    for body in (b'{"commands":["render"]}', b"{}"):
+        id = told(await producer.send(f"{BASE}/tasks", TASK.replace(b"render", b"RENDER")), 202)["id"]
+        task = told(await worker.send(f"{BASE}/tasks/claim", body), 200)
+        assert (task["id"], task["command"]) == (id, "RENDER")
+    says(
+        await worker.send(f"{BASE}/tasks/claim", b'{"commands":["RENDER"]}'), 403,
+        b'{"error":"event type not allowed"}',
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("scope", "method_and_path", "body"),
     [

@@ -38,7 +38,7 @@ class Batch(Lenient, frozen=True, kw_only=True):
     """
 
     items_field: ClassVar[str]
-    is_bare: bool = False  # set by read(), whatever the body contains
+    is_bare: bool = False  # set by read(), never by the body
 
     @classmethod
     def read(cls, raw: bytes, *, limit: int, mends: bool) -> tuple[Self, bool]:

@@ -16,7 +16,7 @@ from interlock.api.face import Batch, Lenient, Said
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import patience
 from interlock.domain.artifact import served_as
-from interlock.domain.codeq import BASE
+from interlock.domain.codeq import BASE, sent_name
 from interlock.domain.dialect import Dialect
 from interlock.domain.job import MAX_ATTEMPTS, Job
 from interlock.domain.lifecycle import TERMINAL
@@ -122,7 +122,7 @@ async def get_artifact(call: Call[None, Nothing]) -> Answer:
     found = download.artifact
     headers = {
         "content-length": str(found.size),
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(sent_name(found.name), safe='')}",
         "content-security-policy": "sandbox; default-src 'none'",
     }
     return Answer(200, media_type=served_as(found.content_type), headers=headers, stream=download.chunks)
@@ -159,7 +159,7 @@ async def _create(call: Call[Any, Any], asked: CreateTaskRequest) -> Job:
         done = await enqueue(call.who, request, traceparent=call.headers.traceparent, told_in=Dialect.CODEQ)
         id = done.id
     except IdempotencyKeyReuse as known:
-        id = known.job_id  # codeQ returns the first task, whatever the body
+        id = known.job_id  # codeQ returns the first task, regardless of the body
     except TooLarge as error:
         raise reject(413, str(error)) from None
     except Invalid as error:

@@ -146,9 +146,9 @@ async def claim_tasks(call: Call[ClaimBatchRequest, Nothing]) -> Answer:
 )  # fmt: skip
 async def heartbeat(call: Call[HeartbeatRequest, Nothing]) -> Answer:
     """Extend the lease of a task."""
-    beat = Beat(call.path["id"], ANY_FENCE, _worker(call), _lease(call.body.extend_seconds))
+    extension = Beat(call.path["id"], ANY_FENCE, _worker(call), _lease(call.body.extend_seconds))
     try:
-        await call.engine.leases.heartbeat(call.who.tenant, beat, max_lease=MAX_LEASE_SECONDS)
+        await call.engine.leases.heartbeat(call.who.tenant, extension, max_lease=MAX_LEASE_SECONDS)
     except (NotFound, Conflict) as error:
         raise _not_owner(error) from None
     return answer({"ok": True})

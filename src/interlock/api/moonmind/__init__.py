@@ -1,1 +1,1 @@
-"""The MoonMind protocol adapter: its agent queue on top of jobs, and no rule of its own."""
+"""The MoonMind protocol adapter: its agent queue on top of jobs."""

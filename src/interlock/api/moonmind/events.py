@@ -146,7 +146,7 @@ class _Reader:
     """The events of one job after a time; every read continues where the last one ended.
 
     Clients page by `after`, which has the time of the last event they saw. The times in a list are therefore distinct:
-    an event that happened at the time of the one before it, or earlier, is dated a microsecond after it.
+    an event with the time of its predecessor, or an earlier one, is dated a microsecond after the predecessor.
     """
 
     def __init__(self, call: Call[Any, EventQuery]) -> None:

@@ -169,9 +169,9 @@ class QueueService:
 
     async def heartbeat(self, job_id: str, request: HeartbeatRequest) -> dict[str, Any]:
         worker = self._worker(request.worker_id)
-        beat = Beat(ids.decode(job_id), ANY_FENCE, worker, _lease(request.lease_seconds))
+        extension = Beat(ids.decode(job_id), ANY_FENCE, worker, _lease(request.lease_seconds))
         try:
-            await self._engine.leases.heartbeat(self._who.tenant, beat, max_lease=MAX_LEASE_SECONDS)
+            await self._engine.leases.heartbeat(self._who.tenant, extension, max_lease=MAX_LEASE_SECONDS)
         except Conflict:
             raise await self._not_leased(job_id, worker) from None
         return await self.get(job_id)

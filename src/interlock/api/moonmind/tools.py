@@ -152,7 +152,7 @@ async def call_tool(call: Call[None, Nothing]) -> Answer:
 
 
 async def _tool_call(call: Call[None, Nothing]) -> tuple[ToolCall, bool]:
-    """Read the call, up to the size of the largest artifact in base64; the flag says whether text was replaced."""
+    """Read the call, up to the size of the largest artifact in base64; return also whether text was replaced."""
     usual = call.service.options.largest_body
     limit = -(-call.engine.limits.artifact // 3) * 4 + usual
     try:
