@@ -366,18 +366,27 @@ class Unavailable(Error):
 
     code = "unavailable"
     status = 503
+    public: str = "the database cannot be used now; nothing was changed, try again"
+    """What callers of the API are told: the message may name files, hosts and roles, which are for the log."""
+
+    def __init__(self, message: str, *, public: str | None = None) -> None:
+        self.public = public or type(self).public
+        super().__init__(message)
 
 
 class Indeterminate(Unavailable):
     """The connection broke around a commit: the change may or may not have happened; repeat the call."""
 
     code = "indeterminate"
+    public = "the connection to the database broke; the change may or may not have happened, repeat the call"
 
 
 class TenantMoved(Unavailable):
     """The tenant lives on another shard, or is on its way there; nothing was changed, look again where it is."""
 
-    def __init__(self, message: str = "this tenant is on its way to another shard; try again") -> None:
+    public = "this tenant is on its way to another shard; try again"
+
+    def __init__(self, message: str = public) -> None:
         super().__init__(message)
 
 
@@ -385,6 +394,7 @@ class Fatal(Error):
     """The process cannot go on safely and must stop."""
 
     code = "fatal"
+    public: str = "the server stops, as it cannot use its database safely; the log of the server has the cause"
 
 
 class StorageBroken(Fatal):

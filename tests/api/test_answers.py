@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import apsw
 import pytest
 
+from interlock.errors import Error, Indeterminate, SchemaMismatch, StorageBroken, Unavailable
+from interlock.storage.sqlite.connection import explain
 from tests.api.documented import faults
 from tests.api.rig import NEVER, Api, pointer, problem
 
@@ -129,3 +132,37 @@ async def test_what_is_told_of_subscriptions_and_deliveries_is_documented(api: A
     api.ok(await api.post(f"{path}/deliveries/{sent['id']}/redeliver"))
     api.ok(await api.get(path))
     assert len(api.ok(await api.get("/v1/subscriptions"))["items"]) == 1
+
+
+SECRET = "/srv/secret/jobs.db"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        explain(apsw.FullError("database or disk is full"), SECRET),
+        explain(apsw.BusyError("database is locked"), SECRET),
+        explain(apsw.CorruptError(f"database disk image {SECRET} is malformed"), SECRET),
+        explain(apsw.ReadOnlyError("attempt to write a readonly database"), SECRET),
+        explain(apsw.CantOpenError(f"unable to open {SECRET}"), SECRET),
+        Unavailable(f"PostgreSQL cannot be reached: could not connect to {SECRET}"),
+        Indeterminate(f"PostgreSQL cannot be reached: {SECRET}"),
+        Unavailable(f"shard one: {SECRET}"),
+        StorageBroken(f"{SECRET} was deleted or replaced"),
+        SchemaMismatch(f"{SECRET} has a later schema"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_trouble_with_the_storage_names_no_file_or_host_to_callers(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Error
+) -> None:
+    async def broken(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(api.engine.registry, "types", broken, raising=False)
+    monkeypatch.setattr(api.service, "give_up", lambda error: None)  # else the server stops, and the test with it
+    shown = await api.get("/v1/types")
+    assert shown.status_code == 503
+    assert "secret" not in shown.text
+    assert len(shown.json()["detail"]) > 20
+    assert SECRET in capsys.readouterr().out

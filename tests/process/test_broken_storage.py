@@ -14,7 +14,7 @@ import pytest
 from interlock.domain.decide import Complete
 from interlock.domain.job import NewJob
 from interlock.domain.policy import ClaimAsk
-from interlock.errors import Error, StorageBroken
+from interlock.errors import Error, StorageBroken, Unavailable
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.process.acts import TENANT
 from tests.process.conftest import Judge, new_id
@@ -203,8 +203,15 @@ def work_on_a_full_disk(pipe: Connection, path: Path) -> None:
                 id = new_id()
                 await store.enqueue(TENANT, [NewJob(id, "t", payload=LARGE)])
                 acknowledged.append(id)
+            await store.fitness()
             disk.full = ("-wal", ".db")
             refusals += (await every_write(store))[:3]
+            try:
+                await store.fitness()
+            except Unavailable as error:
+                refusals.append(Failed(error.code, str(error)))
+            else:
+                refusals.append(None)
             reads += [job is not None for job in await store.get(TENANT, acknowledged[-5:])]
         disk.full = ()
         after = await every_write(store)

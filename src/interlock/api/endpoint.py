@@ -15,7 +15,7 @@ from interlock.api.problems import Refusal
 from interlock.api.routes import AROUND_CHECKPOINT, Answer, Call, Receive, Route
 from interlock.api.service import Service, Trail
 from interlock.domain.principal import Principal
-from interlock.errors import Error, Fatal
+from interlock.errors import Error, Fatal, Unavailable
 
 log = structlog.get_logger("interlock.api")
 
@@ -143,6 +143,8 @@ def refusal(error: Exception, trail: Trail) -> Answer:
     trail.code = getattr(error, "code", "internal")
     if isinstance(error, Fatal):
         log.critical("storage", request_id=trail.request_id, error=str(error))
+    elif isinstance(error, Unavailable):
+        log.warning("unavailable", request_id=trail.request_id, route=trail.route, error=str(error))
     elif not isinstance(error, (Error, Refusal)):
         log.error("defect", request_id=trail.request_id, route=trail.route, exc_info=error)
     headers = problems.headers(error)

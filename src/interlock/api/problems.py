@@ -16,7 +16,7 @@ RETRY_AFTER_SECONDS: Final = 1
 LONGEST_DETAIL: Final = 2000
 MOST_FAULTS: Final = 100
 # What every document says of itself, and what `errors` says; a fact of an error never takes the place of one of these.
-_FRAME: Final = frozenset({"type", "title", "status", "code", "detail", "errors", "pointer"})
+_FRAME: Final = frozenset({"public", "type", "title", "status", "code", "detail", "errors", "pointer"})
 
 # What HTTP itself asks us to refuse; everything else is a class in `interlock.errors` with its own code.
 HTTP_CODES: Final[Mapping[str, tuple[int, str]]] = {
@@ -70,13 +70,20 @@ def document(error: Exception, *, status: int | None = None) -> dict[str, Any]:
         "title": HTTPStatus(status).phrase,
         "status": status,
         "code": code,
-        "detail": _plain(error) if isinstance(error, (Error, Refusal)) else "something went wrong here",
+        "detail": detail(error),
     }
     if isinstance(error, Invalid):
         shown["errors"] = [_fault(pointer, code, message) for pointer, message in error.faults[:MOST_FAULTS]]
     elif isinstance(error, Error) and error.pointer:
         shown["errors"] = [_fault(error.pointer, code, shown["detail"])]
     return shown | (facts(error) if isinstance(error, Error) else {})
+
+
+def detail(error: Exception) -> str:
+    """What a caller is told: of trouble with the storage no file, host or statement, which are for the log."""
+    if isinstance(error, (Unavailable, Fatal)):
+        return _plain(error.public)
+    return _plain(error) if isinstance(error, (Error, Refusal)) else "something went wrong here"
 
 
 def facts(error: Error) -> dict[str, Any]:

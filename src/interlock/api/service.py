@@ -49,7 +49,8 @@ class Service:
     async def _looked(self) -> dict[str, object]:
         fitness = await self.engine.reads.fitness()
         if fitness.lacks is not None:
-            raise Unavailable("the schema of the database is older than this service")
+            old = "the schema of the database is older than this service"
+            raise Unavailable(old, public=old)
         ready: dict[str, object] = {"status": "ok", "durability": "full" if fitness.durable else "relaxed"}
         if down := await self.engine.reads.unreachable():  # the tenants of all other shards are to be served
             ready |= {"status": "degraded", "unreachable": sorted(down)}

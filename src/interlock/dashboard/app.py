@@ -34,7 +34,7 @@ from interlock.dashboard.web import Ask, Fields, Page, Reply, View
 from interlock.domain.approval import refuse_approver
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
-from interlock.errors import Error, Forbidden, Invalid, NotFound, TooLarge, Unauthenticated, Unavailable
+from interlock.errors import Error, Fatal, Forbidden, Invalid, NotFound, TooLarge, Unauthenticated, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +167,9 @@ class _Exchange:
             return self._to_sign_in(method, path)
         except TimeoutError:
             return self._refusal(408, "The form took too long to arrive.")
+        except (Unavailable, Fatal) as error:
+            log.warning("the storage cannot be used: %s", error)
+            return self._refusal(error.status, error.public)
         except Error as error:
             return self._refusal(error.status, str(error))
         except Exception as error:

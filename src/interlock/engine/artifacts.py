@@ -267,7 +267,8 @@ class Artifacts:
 
     def _place(self) -> Objects:
         if self._objects is None:
-            raise Unavailable("no place for artifacts is set up; name a directory or a bucket in the setting artifacts")
+            missing = "no place for artifacts is set up; name a directory or a bucket in the setting artifacts"
+            raise Unavailable(missing, public=missing)
         return self._objects
 
 

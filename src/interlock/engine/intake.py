@@ -43,7 +43,8 @@ class Intake:
             except StopAsyncIteration:
                 break
             except TimeoutError:
-                raise Unavailable("the upload has stalled or takes too long; nothing was kept, try again") from None
+                stalled = "the upload has stalled or takes too long; nothing was kept, try again"
+                raise Unavailable(stalled, public=stalled) from None
             self._count(len(chunk))
             for start in range(0, len(chunk), PIECE):
                 piece = chunk[start : start + PIECE]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from interlock.api import auth
+from interlock.api import auth, problems
 from interlock.api.face import Said
 from interlock.api.headers import Headers
 from interlock.api.moonmind import ids
@@ -81,7 +81,7 @@ class MoonmindAuth:
             return status, _document(error.code, str(error))
         if isinstance(error, Error):
             status, code = code_of(error)
-            return status, _document(code, str(error))
+            return status, _document(code, problems.detail(error))
         code = "mcp_tool_internal_error" if path.startswith(TOOLS) else "queue_internal_error"
         return 500, _document(code, "internal error")
 

@@ -85,7 +85,9 @@ class Bucket:
         try:
             yield
         except (BaseError, *also) as error:  # type: ignore[misc]
-            raise Unavailable(f"{self.where} cannot be used now: {_first_line(error)}") from error
+            raise Unavailable(
+                f"{self.where} cannot be used now: {_first_line(error)}", public="artifacts cannot be kept or read now"
+            ) from error
 
 
 async def _chained(start: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

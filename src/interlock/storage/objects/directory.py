@@ -98,8 +98,14 @@ class Directory:
             )
             return self._broken
         if error.errno in _FULL:
-            return Unavailable(f"the disk that holds {self.where} is full; nothing was kept, free some space")
-        return Unavailable(f"artifacts cannot be kept in {self.where}: {error}")
+            return Unavailable(
+                f"the disk that holds {self.where} is full; nothing was kept, free some space",
+                public="the disk for artifacts is full; nothing was kept, free some space",
+            )
+        return Unavailable(
+            f"artifacts cannot be kept in {self.where}: {error}",
+            public="artifacts cannot be kept now; nothing was kept",
+        )
 
 
 class _Draft:

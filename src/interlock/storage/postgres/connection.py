@@ -23,6 +23,7 @@ OLDEST_SERVER: Final = 150_000
 COMMAND_SECONDS: Final = 30.0
 TENANT_MOVED: Final = "IL002"
 KEEP_TRYING_SECONDS: Final = 10.0
+FULL_SECONDS: Final = 30.0
 
 _ADD_TO_LOG: Final = "select pg_logical_emit_message(true, 'interlock', '')"
 _RETRY: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -64,6 +65,7 @@ class Link:
     def __init__(self, dsn: str, *, size: int) -> None:
         self._nodes = Nodes(dsn)
         self._doubts = 0
+        self._full_at: float | None = None
         self._settled = 0
         self.pool = Pool(self._connect, size=size)
 
@@ -77,6 +79,12 @@ class Link:
         except asyncpg.PostgresError as error:
             raise Unavailable(f"PostgreSQL refused the connection: {error}") from error
         return link
+
+    def check_disk(self) -> None:
+        """Reject while a change has lately met a full disk: reads go on there, and say nothing of it."""
+        if self._full_at is not None and asyncio.get_running_loop().time() - self._full_at < FULL_SECONDS:
+            full = "the disk of the database is full; nothing was written, free some space"
+            raise Unavailable(full, public=full)
 
     async def run(self, verb: Callable[[Conn], Awaitable[T]], *, repeatable: bool = True) -> T:
         """The answer of the verb.
@@ -108,6 +116,10 @@ class Link:
                 meaning = Unavailable(f"PostgreSQL could not serialise this change: {error}")
             except _NOT_NOW as error:
                 meaning = Unavailable(f"PostgreSQL cannot do this now: {error}")
+                if isinstance(error, asyncpg.DiskFullError):
+                    self._full_at = loop.time()
+                    full = "the disk of the database is full; nothing was written, free some space"
+                    meaning = Unavailable(f"PostgreSQL cannot do this now: {error}", public=full)
             except _POOLED as error:
                 raise Unavailable(
                     "a pooler mixes up prepared statements; PgBouncer keeps them apart from 1.21 on, with "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from interlock.errors import Unavailable
 from interlock.storage.contract import Fitness
 from interlock.storage.migrate import lacking
 from interlock.storage.postgres.connection import Conn
@@ -42,7 +43,8 @@ async def read(connection: Conn) -> dict[str, str]:
 
 
 _FITNESS: Final = """
-select number, current_setting('fsync') = 'on' and current_setting('synchronous_commit') <> 'off'
+select number, current_setting('fsync') = 'on' and current_setting('synchronous_commit') <> 'off',
+  pg_is_in_recovery() or current_setting('transaction_read_only')::boolean
 from interlock.schema_migration where number > 0
 """
 
@@ -50,6 +52,8 @@ from interlock.schema_migration where number > 0
 async def fitness(connection: Conn) -> Fitness:
     """What is missing of the schema, and whether a commit is on disk before it is answered."""
     rows = await connection.fetch(_FITNESS)
+    if any(row[2] for row in rows):
+        raise Unavailable("PostgreSQL accepts no writes here", public="the database accepts no writes now")
     return Fitness(lacking(PACKAGE, {row[0] for row in rows}), all(row[1] for row in rows))
 
 

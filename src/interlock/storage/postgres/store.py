@@ -201,6 +201,7 @@ class PostgresStore(
         return await self._run(facts.seal)
 
     async def fitness(self) -> Fitness:
+        self._link.check_disk()
         return await self._run(facts.fitness)
 
     async def close(self) -> None:

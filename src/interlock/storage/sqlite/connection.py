@@ -224,11 +224,17 @@ def explain(error: Exception, path: str) -> Error:
             "Check the disk, then the file with PRAGMA integrity_check, or restore a backup"
         )
     if isinstance(error, apsw.FullError):
-        return Unavailable(f"the disk that holds {path} is full; nothing was written, free some space")
+        return Unavailable(
+            f"the disk that holds {path} is full; nothing was written, free some space",
+            public="the disk of the database is full; nothing was written, free some space",
+        )
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return Unavailable(
-            f"another process has held {path} for more than {BUSY_MILLISECONDS // 1000} s; nothing was written"
+            f"another process has held {path} for more than {BUSY_MILLISECONDS // 1000} s; nothing was written",
+            public="another process has held the database for too long; nothing was written, try again",
         )
     if isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)):
-        return Unavailable(f"{path} cannot be opened for writing: {error}")
+        return Unavailable(
+            f"{path} cannot be opened for writing: {error}", public="the database cannot be opened for writing"
+        )
     raise error

@@ -249,7 +249,9 @@ class SQLiteStore(
             durable = self.path != MEMORY and int(str(c.db.pragma("synchronous"))) >= FULL
             return Fitness(lacking(PACKAGE, _checksums(c).keys()), durable)
 
-        return await self._read(read)
+        found = await self._read(read)
+        await self._write(_touch)
+        return found
 
     async def close(self) -> None:
         if (lookout := self._lookout) is not None:
@@ -337,3 +339,8 @@ def _migrate(connection: Connection) -> list[str]:
         db.execute(m.text)
         db.execute("INSERT INTO schema_migration VALUES (?, ?, ?, ?)", (m.number, m.name, m.checksum, connection.now))
     return [m.name for m in todo]
+
+
+def _touch(connection: Connection) -> None:
+    """Write what is there already: on a full disk, or one that takes no writes, this fails as any write does."""
+    connection.db.pragma("user_version", int(str(connection.db.pragma("user_version"))))
