@@ -18,6 +18,7 @@ Error
 │   ├── DigestMismatch         a decision about something else than what is asked
 │   ├── TokenExists            a token was made under this key before
 │   ├── AgentInUse             an agent with unfinished jobs cannot be deleted
+│   ├── BrokenJob              a row that was changed past the database's rules; doctor --repair ends it
 │   └── ParentEnded            a child for a job that ended or is being cancelled
 ├── Gone                  410
 │   ├── GateExpired            nobody decided in time
@@ -106,6 +107,19 @@ class LeaseLost(Conflict):
     def __init__(self, job_id: str, fence: int) -> None:
         self.job_id, self.fence = job_id, fence
         super().__init__(f"job {job_id}: fence {fence} no longer holds the lease; stop working on it")
+
+
+class BrokenJob(Conflict):
+    """The row of a job breaks a rule of the database, so that it cannot be changed as asked."""
+
+    code = "broken_job"
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id}: its row breaks a rule of the database: it was changed with the rules switched off; "
+            "run interlock doctor, which names the rule, and interlock doctor --repair, which ends the job"
+        )
 
 
 class AlreadyFinished(Conflict):

@@ -152,8 +152,12 @@ async def test_a_repeated_finish_gets_the_same_receipt_and_another_verb_is_refus
 
 
 async def test_a_stale_fence_changes_nothing(api: Api) -> None:
-    job = await api.running()
-    stale = {"fence": job["lease"]["fence"] + 1}
+    first = await api.running()
+    await api.post(f"/v1/jobs/{first['id']}/revoke", {})
+    api.clock.advance(3600)
+    (job,) = await api.claim()
+    assert (job["id"], job["lease"]["fence"] > first["lease"]["fence"]) == (first["id"], True)
+    stale = {"fence": first["lease"]["fence"]}
     before = await api.job(job["id"])
     reports: list[tuple[str, dict[str, Any]]] = [
         ("complete", {}), ("fail", {"error": {"message": "x"}}), ("release", {}), ("heartbeat", {}),

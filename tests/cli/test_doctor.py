@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
+import apsw
 import asyncpg
 import pytest
 
 from interlock.cli.doctor import faults
 from tests.cli.test_cli import CLI, cli
-from tests.support.postgres import Postgres
+from tests.support.postgres import OWNER, Postgres
 
 __all__ = ["cli"]  # the fixture
 
@@ -58,11 +60,108 @@ async def test_a_table_without_forced_row_security_and_a_writable_history_are_wr
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-def test_a_login_with_more_rights_than_it_needs_is_noted(cli: CLI, postgres: Postgres) -> None:
+@pytest.mark.parametrize(("login", "rights"), [(None, "superuser"), (OWNER, "owner")])
+def test_a_login_with_more_rights_than_it_needs_is_noted(
+    cli: CLI, postgres: Postgres, login: str | None, rights: str
+) -> None:
     name = cli.database.partition("?")[0].rpartition("/")[2]
-    told = cli.json("doctor", "--database", postgres.dsn(name))
-    assert (told["rights"], told["wrong"]) == ("superuser", [])
+    told = cli.json("doctor", "--database", postgres.dsn(name, user=login))
+    assert (told["rights"], told["wrong"]) == (rights, [])
     assert "interlock_app and no more" in str(told["notes"])
+
+
+# What is changed by hand, and what the rehearsal meets.
+SPOILT = {
+    "a right": ("revoke insert on interlock.job from interlock_app", "enqueue: permission denied for table job"),
+    "a function": (
+        "revoke execute on function interlock.set_agent from interlock_app",
+        "a limited agent: permission denied for function set_agent",
+    ),
+    "a policy": (
+        "create policy lock_only on interlock.ready as restrictive for update to interlock_app "
+        "using (true) with check (false)",
+        'new row violates row-level security policy "lock_only" for table "ready"',
+    ),
+    "a trigger": (
+        "CREATE TRIGGER stop BEFORE UPDATE OF priority ON job BEGIN SELECT RAISE(ABORT, 'no edits here'); END",
+        "edit: no edits here",
+    ),
+}
+
+
+async def by_hand(cli: CLI, postgres: Postgres, *statements: str) -> None:
+    """As somebody who may do everything."""
+    if cli.database.startswith("sqlite"):
+        db = apsw.Connection(cli.database.removeprefix("sqlite:///"))
+        for statement in statements:
+            db.execute(statement)
+        db.close()
+        return
+    admin = await asyncpg.connect(postgres.dsn(cli.database.partition("?")[0].rpartition("/")[2]))
+    try:
+        for statement in statements:
+            await admin.execute(statement)
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "what"),
+    [("postgres", "a right"), ("postgres", "a function"), ("postgres", "a policy"), ("sqlite", "a trigger")],
+)
+async def test_what_keeps_jobs_from_being_worked_on_shows_in_the_rehearsal(
+    cli: CLI, postgres: Postgres, what: str
+) -> None:
+    assert cli.json("doctor")["rehearsal"] == "ok"
+    statement, told = SPOILT[what]
+    await by_hand(cli, postgres, statement)
+    done = cli("doctor", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, told in answer["rehearsal"]) == (1, True), answer["rehearsal"]
+    (wrong,) = answer["wrong"]
+    assert "jobs cannot be worked on; undo what was changed by hand" in wrong
+    assert "WRONG: rehearsal is " in cli("doctor").stdout
+
+
+async def test_a_row_that_breaks_a_rule_is_named_and_repaired(cli: CLI, postgres: Postgres) -> None:
+    id, other = (cli("jobs", "add", "t").stdout.strip() for _ in range(2))
+    if cli.database.startswith("sqlite"):
+        await by_hand(
+            cli,
+            postgres,
+            "PRAGMA ignore_check_constraints = ON",
+            *(f"DROP TRIGGER {name}" for name in ("rules_of_change", "history_of_change")),
+            f"UPDATE job SET attempt = 7, max_attempts = 5 WHERE id = '{id}'",
+            *(trigger_text(name) for name in ("rules_of_change", "history_of_change")),
+        )
+    else:
+        await by_hand(
+            cli,
+            postgres,
+            "set session_replication_role = replica",
+            "alter table interlock.job drop constraint attempt_within_max",
+            f"update interlock.job set attempt = 7, max_attempts = 5 where id = '{id}'",
+            "alter table interlock.job add constraint attempt_within_max "
+            "check (attempt between 1 and max_attempts and max_attempts <= 100) not valid",
+        )
+    found = cli("doctor")
+    named = f"{id} of tenant default breaks attempt_within_max: its attempt is between 1 and max_attempts"
+    assert (found.returncode, f"WRONG: {named}" in found.stdout, "doctor --repair" in found.stdout) == (1, True, True)
+    repaired = cli("doctor", "--repair")
+    assert (repaired.returncode, f"repaired: {named}" in repaired.stdout) == (0, True), repaired.stdout
+    assert "everything is in order" in cli("doctor").stdout
+    assert (cli.json("jobs", "show", id)["status"], cli.json("jobs", "show", other)["status"]) == (
+        "cancelled",
+        "queued",
+    )
+    assert json.loads(cli("audit", "verify", "--json").stdout)["ok"] is True
+
+
+def trigger_text(name: str) -> str:
+    """The statement that makes a trigger of a SQLite file."""
+    text = (files("interlock.storage.sqlite") / "migrations" / "0002_rules.sql").read_text()
+    start = text.index(f"CREATE TRIGGER {name} ")
+    return text[start : text.index("\nEND;", start) + len("\nEND;")]
 
 
 def test_a_clock_that_differs_is_wrong() -> None:

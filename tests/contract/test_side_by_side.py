@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterator
 
@@ -16,7 +17,7 @@ from interlock.domain.registry import Agent
 from interlock.storage.postgres.store import PostgresStore
 from tests.contract.builders import OPERATOR, ask, complete, new_job, release
 from tests.support.eventually import eventually
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import OWNER, PostgresServer
 from tests.support.stores import APP_LOGIN, fresh_database, make_template, opened
 
 TENANT = "acme"
@@ -24,7 +25,7 @@ WORKERS = 3
 JOBS = 6000
 BATCH = 100
 HELD = 100  # as many as a cancel of many jobs holds at once, or workers that claim in the same moment
-CLAIM = "select job_ids from interlock.claim('acme', 'other', $1, 60, null, '{}', null, '{}', null, null, false)"
+CLAIM = "select job_ids from interlock.claim('acme', 'other', $1, 60, null, '{}', null, '{}', null, null, false, false)"
 TALKATIVE = {
     "log_lock_waits": "on",
     "deadlock_timeout": "1ms",
@@ -109,6 +110,53 @@ async def test_a_claim_of_many_passes_over_those_that_others_hold_and_loses_none
             await other.close()
         rest = await store.claim(TENANT, ask(limit=100))
         assert [job.id for job in rest] == [id for id in ids if id not in free[:40]]
+
+
+@pytest.mark.parametrize("table", ["job", "ready"])
+@pytest.mark.parametrize("many", [1, 30])
+async def test_a_claim_passes_over_rows_that_others_have_locked_and_waits_for_none(
+    talkative: PostgresServer, table: str, many: int
+) -> None:
+    """Two share each lock, so that its transaction cannot be told from the row: only SKIP LOCKED passes over it."""
+    async with (
+        fresh_database(talkative) as name,
+        # whoever waits gives up
+        opened(PostgresStore.open(f"{talkative.dsn(name, user=APP_LOGIN)}?lock_timeout=500", size=2)) as store,
+        contextlib.AsyncExitStack() as others,
+    ):
+        jobs = [new_job() for _ in range(2 * many)]
+        ids = [job.id for job in jobs]
+        await store.enqueue(TENANT, jobs)
+        held = "id" if table == "job" else "job_id"
+        for _ in range(2):
+            other = await asyncpg.connect(talkative.dsn(name, user=OWNER))
+            others.push_async_callback(other.close)
+            await other.execute("begin")
+            await other.execute("select set_config('interlock.tenant', $1, true)", TENANT)
+            await other.execute(f"select from interlock.{table} where {held} = any($1) for share", ids[:many])
+        assert [job.id for job in await store.claim(TENANT, ask(limit=many))] == ids[many:]
+
+
+@pytest.mark.parametrize("many", [1, 30])
+async def test_a_claim_looks_at_the_due_time_again_under_the_lock(talkative: PostgresServer, many: int) -> None:
+    """What is ready only leads to the job: where the two differ, as in the middle of an edit, the job decides."""
+    async with (
+        fresh_database(talkative) as name,
+        opened(PostgresStore.open(talkative.dsn(name, user=APP_LOGIN), size=2)) as store,
+    ):
+        later = [new_job(delay_seconds=3600.0) for _ in range(many)]
+        now = [new_job() for _ in range(many)]
+        await store.enqueue(TENANT, later + now)
+        admin = await asyncpg.connect(talkative.dsn(name))
+        try:
+            await admin.execute(
+                "update interlock.ready set run_at = 'epoch' where run_at > now() + interval '1 minute'"
+            )
+        finally:
+            await admin.close()
+        granted = await store.claim(TENANT, ask(limit=many))
+        assert [job.id for job in granted] == [job.id for job in now]
+        assert await store.claim(TENANT, ask(limit=many)) == []
 
 
 async def test_edits_and_finishes_of_many_agents_lock_them_in_one_order(talkative: PostgresServer) -> None:

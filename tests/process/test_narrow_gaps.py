@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from interlock.domain.decide import Release
-from interlock.domain.job import NewJob
+from interlock.domain.edit import Edit
+from interlock.domain.job import NewJob, Receipt
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.storage.contract import Store
@@ -20,7 +21,7 @@ from tests.process.acts import TENANT
 from tests.process.conftest import new_id
 from tests.support.crew import until
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, empty_database
+from tests.support.stores import APP_LOGIN, SECOND, empty_database
 from tests.support.truth import check_postgres, check_sqlite
 
 GATE = 4711
@@ -56,7 +57,7 @@ async def gated(
             await keeper.close()
 
 
-@pytest.mark.parametrize("how", ["later", "children", "at once"])
+@pytest.mark.parametrize("how", ["later", "children", "at once", "edited"])
 async def test_a_claim_grants_nothing_by_a_place_in_line_that_is_no_longer_true(
     gated: tuple[PostgresStore, PostgresStore, asyncpg.Connection[asyncpg.Record]], how: str
 ) -> None:
@@ -71,15 +72,20 @@ async def test_a_claim_grants_nothing_by_a_place_in_line_that_is_no_longer_true(
         return bool(await keeper.fetchval("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
 
     await until(stands_at_the_gate, "the slow claim stands at the gate")
-    (held,) = await quick.claim(TENANT, ClaimAsk("first"))
-    child = NewJob(new_id(), "child", parent_id=job.id)
-    await quick.enqueue(TENANT, [child])
-    release = {
-        "later": Release(job.id, held.fence, "first", delay_seconds=3600.0),
-        "children": Release(job.id, held.fence, "first", children=(child.id,)),
-        "at once": Release(job.id, held.fence, "first"),
-    }[how]
-    await quick.carry_out(TENANT, [release])
+    if how == "edited":
+        child = job
+        (edited,) = await quick.carry_out(TENANT, [Edit(job.id, "user:eva", run_at=await quick.now() + 3600 * SECOND)])
+        assert isinstance(edited, Receipt)
+    else:
+        (held,) = await quick.claim(TENANT, ClaimAsk("first"))
+        child = NewJob(new_id(), "child", parent_id=job.id)
+        await quick.enqueue(TENANT, [child])
+        release = {
+            "later": Release(job.id, held.fence, "first", delay_seconds=3600.0),
+            "children": Release(job.id, held.fence, "first", children=(child.id,)),
+            "at once": Release(job.id, held.fence, "first"),
+        }[how]
+        await quick.carry_out(TENANT, [release])
     await keeper.execute(f"select pg_advisory_unlock({GATE})")
 
     got = [granted.id for granted in await late]

@@ -356,6 +356,11 @@ async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
     await pay.options(key="taken").enqueue(1)
     with pytest.raises(IdempotencyKeyReuse):
         await pay.options(key="taken").enqueue_many([{"amount": 2}])
+    # Good ones come before and after the one that is refused: none of them is added.
+    with pytest.raises(IdempotencyKeyReuse):
+        await pay.options(key="shared").enqueue_many([{"amount": 1}, {"amount": 1}, {"amount": 2}, {"amount": 1}])
+    assert sum(stats.ready for stats in await app.store.stats(TENANT)) == 1201
+    assert not (await pay.options(key="shared").enqueue(3)).replayed
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Final
+from typing import Annotated, Final, NamedTuple
+
+from cyclopts import Parameter
 
 import interlock
 from interlock.cli import output
@@ -12,9 +14,12 @@ from interlock.cli.session import FAILED, Common, run
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.engine.engine import Engine
+from interlock.storage.contract import Store
+from interlock.storage.contract.doctor import RULES, Fault
 
 NOTHING = Common()
 MOST_SKEW_SECONDS: Final = 5.0
+MOST_FAULTS: Final = 100  # of a tenant
 
 # What a store says of itself, where there is one right answer.
 RIGHT: Final = {
@@ -27,6 +32,7 @@ RIGHT: Final = {
     "full_page_writes": "on",
     "row_security": "forced",
     "history": "append-only",
+    "rehearsal": "ok",
 }
 ADVICE: Final = {
     "permissions": "others can read payloads and hashes of tokens; chmod 600 the file",
@@ -34,33 +40,73 @@ ADVICE: Final = {
     "fsync": "an acknowledged job may be lost",
     "row_security": "run interlock migrate as the owner of the schema",
     "history": "revoke what was granted on interlock.job_history",
+    "rehearsal": "jobs cannot be worked on; undo what was changed by hand, and run interlock migrate as the owner",
 }
 
 
-def doctor(*, common: Common = NOTHING) -> None:
-    """Check versions, durability, rights, schema and clock. Exit code 1 if something is wrong."""
+def doctor(
+    *,
+    repair: Annotated[bool, Parameter(negative="", help="put right, or cancel, what breaks a rule")] = False,
+    common: Common = NOTHING,
+) -> None:
+    """Check versions, durability, rights, schema, clock and the rows of all tenants. Exit code 1 if something is wrong.
 
-    async def command(engine: Engine, who: Principal) -> dict[str, str]:
+    A limited agent, an edit and a claim are tried out in a transaction that is undone.
+    """
+
+    async def command(engine: Engine, who: Principal) -> tuple[dict[str, str], list[Broken]]:
+        broken = await _broken(engine.store, who.actor if repair else None)  # facts are as they are after that
         before = time.time()
         now = await engine.reads.now() / SECOND
         after = time.time()
         skew = max(before - now, now - after, 0.0)
-        return await engine.store.facts() | {"clock_skew_seconds": f"{skew:.3f}"}
+        facts = await engine.store.facts()
+        facts |= {"clock_skew_seconds": f"{skew:.3f}", "rehearsal": await engine.store.rehearse()}
+        return facts, broken
 
-    facts = run(common, command)
-    wrong = faults(facts)
+    facts, broken = run(common, command)
+    wrong = faults(facts) + [row.sentence for row in broken if row.repaired is None]
+    repaired = [f"{row.sentence}: {row.repaired}" for row in broken if row.repaired is not None]
     if common.json:
-        output.as_json({"interlock": interlock.__version__, **facts, "notes": notes(facts), "wrong": wrong})
+        rows = [{**row.fault._asdict(), "repaired": row.repaired} for row in broken]
+        told = {"notes": notes(facts), "wrong": wrong, "broken": rows}
+        output.as_json({"interlock": interlock.__version__, **facts, **told})
     else:
         output.facts({"interlock": interlock.__version__, **facts})
         for note in notes(facts):
             output.say(f"note: {note}")
+        for line in repaired:
+            output.say(f"repaired: {line}")
         for fault in wrong:
             output.say(f"WRONG: {fault}")
+        if any(row.repaired is None for row in broken):
+            output.say("interlock doctor --repair puts rows right, or cancels their jobs")
         if not wrong:
             output.say("everything is in order")
     if wrong:
         sys.exit(FAILED)
+
+
+class Broken(NamedTuple):
+    """A row that breaks a rule, and what was done about it."""
+
+    fault: Fault
+    repaired: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        tenant, rule, name = self.fault
+        return f"{name} of tenant {tenant} breaks {rule}: {RULES[rule]}"
+
+
+async def _broken(store: Store, actor: str | None) -> list[Broken]:
+    """Rows that break a rule, of all tenants; somebody who is named has them put right, one after another."""
+    found = [fault for tenant in await store.tenants() for fault in await store.faults(tenant, MOST_FAULTS)]
+    if actor is None:
+        return [Broken(fault) for fault in found]
+    done = [Broken(fault, await store.repair(fault, actor)) for fault in found]
+    left = {fault for tenant in {fault.tenant for fault in found} for fault in await store.faults(tenant, MOST_FAULTS)}
+    return [row if row.fault not in left else Broken(row.fault) for row in done]
 
 
 def faults(facts: dict[str, str]) -> list[str]:

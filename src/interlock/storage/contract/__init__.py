@@ -18,6 +18,7 @@ from interlock.domain.registry import Agent, JobType, QueueStats, Registry
 from interlock.storage.contract.artifacts import ArtifactStore
 from interlock.storage.contract.artifacts import Objects as Objects
 from interlock.storage.contract.audit import AuditStore
+from interlock.storage.contract.doctor import DoctorStore
 from interlock.storage.contract.operations import OperationStore
 from interlock.storage.contract.outbox import Outbox as Outbox
 from interlock.storage.contract.presence import PresenceStore
@@ -132,7 +133,17 @@ class ProgressStore(Protocol):
         ...
 
 
-class Store(GateStore, ArtifactStore, AuditStore, ProgressStore, TokenStore, OperationStore, PresenceStore, Protocol):
+class Store(
+    GateStore,
+    ArtifactStore,
+    AuditStore,
+    DoctorStore,
+    ProgressStore,
+    TokenStore,
+    OperationStore,
+    PresenceStore,
+    Protocol,
+):
     """One durable home for jobs."""
 
     @property

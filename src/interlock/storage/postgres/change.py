@@ -25,9 +25,10 @@ from interlock.domain.edit import Edit
 from interlock.domain.job import Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Error, Invalid, NotFound
+from interlock.storage import broken
 from interlock.storage.postgres import approvals, beats, edits, history
 from interlock.storage.postgres.columns import array_literal, is_empty, maker, shared
-from interlock.storage.postgres.connection import Conn, call
+from interlock.storage.postgres.connection import Conn, call, of_a_row
 from interlock.storage.turns import are_distinct, id_of, turns
 
 # An array that goes as one text is encoded at once; as an array the driver would look at every element.
@@ -43,8 +44,21 @@ Answer = Receipt | Refused
 async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
     """Decide and write each order; two orders for one job follow each other.
 
-    All in one transaction: should it have to be run again, nothing of it was done before.
+    All in one transaction: should it have to be run again, nothing of it was done before. Where a row that breaks a
+    rule makes it fail, each order has one of its own.
     """
+    try:
+        return await carry_out_whole(connection, tenant, orders)
+    except Exception as error:
+        if not of_a_row(error):
+            raise
+        if len(orders) == 1:
+            return [broken.refused(orders[0].id, error)]
+    return [answer for order in orders for answer in await carry_out(connection, tenant, [order])]
+
+
+async def carry_out_whole(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
+    """The same, or nothing at all."""
     kinds = {*map(type, orders)}
     if kinds == {Complete} and are_distinct(orders):
         return await _complete(connection, tenant, cast(Sequence[Complete], orders))

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import asyncpg
 
 from interlock.errors import Error, Indeterminate, TenantMoved, Unavailable
+from interlock.storage import broken
 from interlock.storage.postgres.columns import EPOCH_2000
 from interlock.storage.postgres.nodes import Nodes
 from interlock.storage.postgres.pool import LOST, Pool
@@ -186,6 +187,13 @@ class Link:
             await asyncio.wait_for(self.pool.close(), 5)
         except TimeoutError:
             self.pool.terminate()
+
+
+def of_a_row(error: Exception) -> bool:
+    """Whether a row that breaks a rule may have made a statement fail: integrity, values, what our functions raise."""
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "")[:2] in ("22", "23", "P0")
+    return not isinstance(error, asyncpg.InterfaceError) and broken.unreadable(error)
 
 
 @lru_cache

@@ -23,7 +23,7 @@ KEEP_TRYING_SECONDS: Final = 120.0
 VERBS: Final = (
     "stretches", "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
     "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit", "shards", "partitions",
-    "statistics",
+    "statistics", "doctor",
 )  # fmt: skip
 
 _LADDER: Final = """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from interlock.domain.registry import Agent, Defaults, JobType, Minute, QueueStats, Registry
 from interlock.errors import AgentInUse
-from interlock.storage.postgres.connection import call
+from interlock.storage.postgres.connection import Conn, call
 
 if TYPE_CHECKING:
     import asyncpg
@@ -38,18 +38,7 @@ class RegistryVerbs(ABC):
         return bool(gone)
 
     async def set_agent(self, tenant: str, agent: Agent) -> Agent:
-        d = agent.defaults
-        (row,) = await self._fetch(
-            call("set_agent", 7),
-            tenant,
-            agent.kind,
-            agent.id,
-            agent.max_concurrency,
-            agent.strict,
-            d.to_text(),
-            d.backoff,
-        )
-        return _agent(row)
+        return _agent((await self._fetch(*_set_agent(tenant, agent)))[0])
 
     async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
         return [_agent(row) for row in await self._fetch(call("agents", 4), tenant, *after, limit)]
@@ -82,6 +71,17 @@ class RegistryVerbs(ABC):
         for (tenant,) in tenants:
             await self._fetch("select interlock.fold_tally($1)", tenant)
         return len(tenants)
+
+
+async def set_agent(connection: Conn, tenant: str, agent: Agent) -> None:
+    """The same on a connection."""
+    await connection.fetch(*_set_agent(tenant, agent))
+
+
+def _set_agent(tenant: str, agent: Agent) -> tuple[Any, ...]:
+    d = agent.defaults
+    limit = (agent.max_concurrency, agent.strict)
+    return call("set_agent", 7), tenant, agent.kind, agent.id, *limit, d.to_text(), d.backoff
 
 
 def _type(row: Any) -> JobType:

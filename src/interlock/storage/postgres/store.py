@@ -20,6 +20,7 @@ from interlock.storage.postgres.artifacts import ArtifactVerbs
 from interlock.storage.postgres.audit import AuditVerbs
 from interlock.storage.postgres.beats import checkpoint, heartbeat
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
+from interlock.storage.postgres.doctor import DoctorVerbs
 from interlock.storage.postgres.gates import GateVerbs
 from interlock.storage.postgres.notify import Bell
 from interlock.storage.postgres.operations import OperationVerbs
@@ -42,6 +43,7 @@ PAGE: Final = 2_000
 class PostgresStore(
     ArtifactVerbs,
     AuditVerbs,
+    DoctorVerbs,
     GateVerbs,
     OperationVerbs,
     PartitionVerbs,

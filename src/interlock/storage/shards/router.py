@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from interlock.domain.shards import ShardSupplier
 from interlock.errors import Error, Unavailable
+from interlock.storage import rehearsal
 from interlock.storage.contract import Fitness, Outbox
+from interlock.storage.contract.doctor import Fault
+from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.jobs import JobRoutes
 from interlock.storage.shards.operations import AuditRoutes, OperationRoutes, UpkeepRoutes
 from interlock.storage.shards.outbox import ShardedOutbox
@@ -20,6 +23,8 @@ from interlock.storage.signal import Signal
 from interlock.storage.swept import Swept
 
 T = TypeVar("T")
+
+MOST_FAULTS: Final = 1_000_000
 
 
 class Router(
@@ -89,6 +94,23 @@ class Router(
                 f"{value} ({', '.join(shards)})" for value, shards in said.items()
             )  # fmt: skip
         return facts | {"shards": ", ".join(told)}
+
+    async def faults(self, tenant: str, limit: int) -> list[Fault]:
+        return [fault for some in await self._each(tenant, lambda store: store.faults(tenant, limit)) for fault in some]
+
+    async def repair(self, fault: Fault, actor: str) -> str:
+        """On the shard that has it."""
+
+        async def found(store: PostgresStore) -> str | None:
+            there = fault in await store.faults(fault.tenant, MOST_FAULTS)
+            return await store.repair(fault, actor) if there else None
+
+        return await self._first(fault.tenant, found) or "nothing was left to do"
+
+    async def rehearse(self) -> str:
+        told = await self._all_shards(lambda store: store.rehearse())
+        wrong = [f"{said} ({shard})" for shard, said in told.items() if said != rehearsal.OK]
+        return "; ".join(wrong) or rehearsal.OK
 
     async def seal(self) -> bytes:
         return await next(iter(self._shards.values())).run(lambda store: store.seal())

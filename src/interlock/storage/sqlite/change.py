@@ -29,9 +29,10 @@ from interlock.domain.edit import Edit
 from interlock.domain.job import ANY_FENCE, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Error, Invalid, NotFound
+from interlock.storage import broken
 from interlock.storage.sqlite import approvals, beats, edits, history, moves
 from interlock.storage.sqlite.alike import move_alike
-from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.connection import Connection, of_a_row
 from interlock.storage.sqlite.held import Grant, Held
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
@@ -72,6 +73,22 @@ def carry_out(
     return [answers[i] for i in range(len(orders))]
 
 
+def carry_out_apart(
+    connection: Connection, tenant: str, orders: Sequence[Order], routes: Routes | None = None
+) -> list[Receipt | Refused]:
+    """The same as a part of a transaction that goes on; a row that breaks a rule stops none but itself."""
+    if not orders:
+        return []
+    try:
+        return connection.alone(lambda: carry_out(connection, tenant, orders, routes))
+    except Exception as error:
+        if not of_a_row(error):
+            raise
+        if len(orders) == 1:
+            return [broken.refused(orders[0].id, error)]
+    return [answer for order in orders for answer in carry_out_apart(connection, tenant, [order], routes)]
+
+
 def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -> list[Receipt | Refused]:
     """The hot finish: nothing to decide, the grant only has to be the current one."""
     now = connection.now
@@ -107,7 +124,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
     connection.update(_SQL["complete"], {"tenant": tenant, "now": now}, seqs)
     connection.insert(_SQL["insert_result"], (tenant,), results)
     moves.tell_succeeded(connection, tenant, seqs, bases, lines)
-    _tell_parents(connection, tenant, ids)
+    tell_parents(connection, tenant, ids)
     return answers
 
 
@@ -235,10 +252,10 @@ def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, F
         moves.Move(f.seq, f.base, f.line, f.standing.status, c.status, bool(f.placed))
         for c, f in changes
     ])  # fmt: skip
-    _tell_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])
+    tell_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])
 
 
-def _tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> None:
+def tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> None:
     """Children that ended are waited for no more; a job that ended waits for nobody."""
     db = connection.db
     ((anyone,),) = connection.rows(_SQL["anyone_awaits"], {"tenant": tenant})

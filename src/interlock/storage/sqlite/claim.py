@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby, islice, repeat
 from typing import Any, Final
 
@@ -15,13 +16,15 @@ from interlock.domain.decide import Expire, PassDeadline
 from interlock.domain.job import Job
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS, ClaimAsk
 from interlock.storage.sqlite import moves
-from interlock.storage.sqlite.change import carry_out
-from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.change import carry_out_apart
+from interlock.storage.sqlite.connection import Connection, of_a_row
 from interlock.storage.sqlite.grants import Grants
 from interlock.storage.sqlite.job_view import to_job
 from interlock.storage.sqlite.routes import Leg, Routes, Span
 from interlock.storage.statements import load
 from interlock.storage.swept import Swept, ended
+
+log = logging.getLogger(__name__)
 
 _SQL: Final = load("interlock.storage.sqlite", "claim.sql")
 SWEEP_FIRST: Final = 100
@@ -35,9 +38,18 @@ _READY: Final = {
 
 
 def claim(
-    connection: Connection, routes: Routes, tenant: str, ask: ClaimAsk, takers: Sequence[str], swept: Swept
+    connection: Connection,
+    routes: Routes,
+    tenant: str,
+    ask: ClaimAsk,
+    takers: Sequence[str],
+    swept: Swept,
+    careful: bool = False,
 ) -> list[Job]:
-    """Reprocess what the clock has brought up (bounded), then grant the best jobs this ask may have."""
+    """Reprocess what the clock has brought up (bounded), then grant the best jobs this ask may have.
+
+    With care, after a claim that failed, each job is granted by itself, and one that cannot be granted is passed over.
+    """
     db, now = connection.db, connection.now
     swept.clear()  # a transaction that failed is begun again
     if ask.claim_id is not None and (before := _granted_before(connection, tenant, ask)):
@@ -56,15 +68,29 @@ def claim(
     if lease_seconds is None and not own_leases:
         lease_seconds = DEFAULT_LEASE_SECONDS
     granted: list[Job] = []
-    workers = iter(takers) if takers else repeat(ask.worker)
-    while len(granted) < ask.limit:
-        seqs = _best(connection, tenant, legs, ask.limit - len(granted))
+    passed: set[int] = set()
+    while (wanted := ask.limit - len(granted)) > 0:
+        best = _best(connection, tenant, legs, wanted + len(passed))
+        seqs = [seq for seq in best if seq not in passed][: 1 if careful else wanted] if passed or careful else best
         if not seqs:
             break
-        some, late = Grants(connection, tenant, lease_seconds, epoch << 32, workers).take(routes, seqs)
+        workers = iter(takers[len(granted) :]) if takers else repeat(ask.worker)
+        grants = Grants(connection, tenant, lease_seconds, epoch << 32, workers)
+        try:
+            some, late = connection.alone(partial(grants.take, routes, seqs)) if careful else grants.take(routes, seqs)
+        except Exception as error:
+            if not (careful and of_a_row(error)):
+                raise
+            log.warning(
+                "a claim passes over a job that breaks a rule of the database (%s); run interlock doctor", error
+            )
+            passed.update(seqs)
+            continue
         granted += some
         if late:
-            swept += ended(late, carry_out(connection, tenant, late))
+            swept += ended(late, carry_out_apart(connection, tenant, late))
+        if not some:  # what has ended is not found again, and what cannot be read is not asked for again
+            passed.update(seqs)
     if ask.claim_id is not None and granted:
         pairs = json.dumps([(job.seq, job.fence) for job in granted])
         db.execute(_SQL["keep_claim"], _claim_key(tenant, ask) | {"granted": pairs, "now": now})
@@ -75,9 +101,9 @@ def _sweep(connection: Connection, tenant: str, swept: Swept) -> None:
     """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
     facts = {"tenant": tenant, "now": connection.now, "limit": SWEEP_FIRST}
     leases = [Expire(id) for (id,) in connection.rows(_SQL["expired_leases"], facts)]
-    swept += ended(leases, carry_out(connection, tenant, leases))
+    swept += ended(leases, carry_out_apart(connection, tenant, leases))
     late = [PassDeadline(id) for (id,) in connection.rows(_SQL["passed_deadlines"], facts)]
-    swept += ended(late, carry_out(connection, tenant, late))
+    swept += ended(late, carry_out_apart(connection, tenant, late))
 
 
 def _best(connection: Connection, tenant: str, legs: Sequence[Leg], most: int) -> list[int]:

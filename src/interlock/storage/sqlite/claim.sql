@@ -36,11 +36,12 @@ WHERE tenant = ?1 AND run_at <= ?2 AND across_keys = ? AND status IN ('queued', 
 -- name: to_grant
 -- The jobs about to be granted, with base, line, and the hash of the newest row of each one's history.
 SELECT {job}, v.base, v.line, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
-CROSS JOIN job_history h ON h.tenant = v.tenant AND h.seq = v.seq AND h.version = v.version;
+CROSS JOIN job_history h ON h.tenant = v.tenant AND h.seq = v.seq AND h.version = v.version
+WHERE v.attempt BETWEEN 1 AND v.max_attempts;
 
 -- name: unchanged
 -- Whether each job of a range still is as it was born, and where it stands. The next two have as many rows, in the same order.
-SELECT version = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, route, line, run_at, max_attempts
+SELECT version = 1 AND attempt = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, route, line, run_at, max_attempts
 FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
 -- name: bodies

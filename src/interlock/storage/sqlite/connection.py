@@ -10,14 +10,17 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 
 from interlock.domain.audit import history_hash
 from interlock.errors import Error, Fatal, StorageBroken, Unavailable
+from interlock.storage import broken
 from interlock.storage.sqlite.hashes import Hashes
 from interlock.storage.sqlite.held import Memory
+
+T = TypeVar("T")
 
 MEMORY: Final = ":memory:"
 BUSY_MILLISECONDS: Final = 60_000
@@ -155,6 +158,20 @@ class Connection:
         runs = _runs(seqs)
         return runs if len(runs) == 1 or len(runs) * WORTH_A_RANGE <= len(seqs) else []
 
+    def alone(self, part: Callable[[], T]) -> T:
+        """A part of a transaction, undone by itself if it fails."""
+        self.db.execute("SAVEPOINT alone")
+        try:
+            answer = part()
+        except Exception:
+            self.undone += 1
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK TO alone")
+                self.db.execute("RELEASE alone")
+            raise
+        self.db.execute("RELEASE alone")
+        return answer
+
     def read_clock(self) -> int:
         return self._clock()
 
@@ -211,6 +228,11 @@ def permissions(path: str) -> str:
     for file in files:
         mode |= stat.S_IMODE(file.stat().st_mode)
     return f"{mode:04o}"
+
+
+def of_a_row(error: Exception) -> bool:
+    """Whether it may be a row that breaks a rule which made a statement fail."""
+    return isinstance(error, apsw.ConstraintError) or broken.unreadable(error)
 
 
 def explain(error: Exception, path: str) -> Error:

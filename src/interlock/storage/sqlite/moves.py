@@ -124,7 +124,7 @@ def settle(connection: Connection, tenant: str, lines: Mapping[int, Line], freed
     changed = []
     waiting = _first_in_line(connection, tenant, [no for no, n in lines.items() if n.used - freed.get(no, 0) < n.limit])
     for line in lines.values():
-        used = line.used - freed.get(line.no, 0)
+        used = max(line.used - freed.get(line.no, 0), 0)  # not below none, should it have been counted wrongly
         next_due = None
         if line.no in waiting:
             free = line.limit - used

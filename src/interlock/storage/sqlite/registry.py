@@ -58,22 +58,7 @@ class RegistryVerbs(ABC):
         return await self._write(write)
 
     async def set_agent(self, tenant: str, agent: Agent) -> Agent:
-        def write(c: Connection) -> Agent:
-            facts = {
-                "tenant": tenant, "kind": agent.kind, "id": agent.id, "max_concurrency": agent.max_concurrency,
-                "strict": agent.strict, "defaults": agent.defaults.to_text(), "backoff": agent.defaults.backoff,
-                "now": c.now,
-            }  # fmt: skip
-            name = {"tenant": tenant, "kind": agent.kind, "id": agent.id}
-            before = c.rows(_SQL["agent"], name)
-            if not before:
-                c.db.execute(_ENQUEUE["make_agent"], name | {"now": c.now})
-            if (before[0][4] if before else None) != agent.defaults.to_text():
-                c.db.execute(_SQL["raise_registry"], {"tenant": tenant})
-            c.db.execute(_SQL["set_agent"], facts)
-            return _agent(c.rows(_SQL["agent"], name)[0])
-
-        return await self._write(write)
+        return await self._write(lambda c: set_agent(c, tenant, agent))
 
     async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
         facts = {"tenant": tenant, "kind": after[0], "id": after[1], "limit": limit}
@@ -152,6 +137,22 @@ class RegistryVerbs(ABC):
         for tenant in tenants:
             await self._write(lambda c, tenant=tenant: fold(c, tenant))  # type: ignore[misc]
         return len(tenants)
+
+
+def set_agent(c: Connection, tenant: str, agent: Agent) -> Agent:
+    facts = {
+        "tenant": tenant, "kind": agent.kind, "id": agent.id, "max_concurrency": agent.max_concurrency,
+        "strict": agent.strict, "defaults": agent.defaults.to_text(), "backoff": agent.defaults.backoff,
+        "now": c.now,
+    }  # fmt: skip
+    name = {"tenant": tenant, "kind": agent.kind, "id": agent.id}
+    before = c.rows(_SQL["agent"], name)
+    if not before:
+        c.db.execute(_ENQUEUE["make_agent"], name | {"now": c.now})
+    if (before[0][4] if before else None) != agent.defaults.to_text():
+        c.db.execute(_SQL["raise_registry"], {"tenant": tenant})
+    c.db.execute(_SQL["set_agent"], facts)
+    return _agent(c.rows(_SQL["agent"], name)[0])
 
 
 def _stats(c: Connection, tenant: str) -> list[QueueStats]:

@@ -26,7 +26,16 @@ from interlock.storage.sqlite import change, claim, enqueue, find, history
 from interlock.storage.sqlite.artifacts import ArtifactVerbs
 from interlock.storage.sqlite.audit import AuditVerbs
 from interlock.storage.sqlite.beats import checkpoint, heartbeat
-from interlock.storage.sqlite.connection import MEMORY, Connection, explain, permissions, prepare_file, wall_clock
+from interlock.storage.sqlite.connection import (
+    MEMORY,
+    Connection,
+    explain,
+    of_a_row,
+    permissions,
+    prepare_file,
+    wall_clock,
+)
+from interlock.storage.sqlite.doctor import DoctorVerbs
 from interlock.storage.sqlite.gates import GateVerbs
 from interlock.storage.sqlite.job_view import to_job
 from interlock.storage.sqlite.operations import OperationVerbs
@@ -56,6 +65,7 @@ class SQLiteStore(
     RegistryVerbs,
     ArtifactVerbs,
     AuditVerbs,
+    DoctorVerbs,
     GateVerbs,
     OperationVerbs,
     ProgressVerbs,
@@ -115,7 +125,14 @@ class SQLiteStore(
 
     async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
         swept = Swept()
-        granted = await self._write(lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask, takers, swept))
+        try:
+            granted = await self._write(lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask, takers, swept))
+        except Exception as error:
+            if not of_a_row(error):
+                raise
+            granted = await self._write(
+                lambda c: claim.claim(c, self._routes_of(tenant), tenant, ask, takers, swept, careful=True)
+            )
         self.swept += swept
         return granted
 
@@ -129,7 +146,12 @@ class SQLiteStore(
         return await self._write(lambda c: checkpoint(c, tenant, checkpoints))
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
-        told = await self._write(lambda c: change.carry_out(c, tenant, orders, self._routes_of(tenant)))
+        try:
+            told = await self._write(lambda c: change.carry_out(c, tenant, orders, self._routes_of(tenant)))
+        except Exception as error:
+            if not of_a_row(error):
+                raise
+            told = await self._write(lambda c: change.carry_out_apart(c, tenant, orders, self._routes_of(tenant)))
         self._signal.fire(tenant)
         return told
 

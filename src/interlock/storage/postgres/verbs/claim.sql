@@ -26,14 +26,30 @@ begin
     where c.tenant = p_tenant and c.worker = p_worker and c.claim_id = p_claim_id;
 end $$;
 
+-- Whether a waiting job can be granted: it is tried, and undone. One that breaks a rule cannot.
+create or replace function interlock.can_be_granted(p_tenant text, p_id uuid) returns boolean
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+begin
+  perform set_config('interlock.granting', 'claim', true);
+  update job j set status = 'running', previous = j.status, version = j.version + 1, fence = j.fence + 1, worker = '', lease_seconds = 1,
+    lease_expires_at = clock(), started_at = coalesce(j.started_at, clock()), run_started_at = clock(), updated_at = clock(), verb = 'claim',
+    actor = '', reason = null, metadata = null
+  where j.tenant = p_tenant and j.id = p_id;
+  raise exception using errcode = 'IL003';
+exception
+  when sqlstate 'IL003' then return true;
+  when integrity_constraint_violation or data_exception or plpgsql_error then return false;
+end $$;
+
 -- Grants the best jobs a worker may have. `first`: nothing was granted, since something is to be done before: `sweep` leases or
 -- deadlines that have run out, or `repeat` what the claim of this name was granted. Arrays, since a value of its own for each job is
 -- dear to a client (times most of all, which go as the bytes of them all); what few jobs have is in `rare`, null where a job has none of it.
 -- Where several workers ask as one, p_takers names who gets the first job, the second, and so on.
+-- p_careful: after a claim that failed; jobs that cannot be granted are passed over.
 -- With the rights of the owner: nobody else may take a row out of ready, so that no job is left waiting without one.
 create or replace function interlock.claim(
   p_tenant text, p_worker text, p_limit integer, p_seconds double precision, p_types text[], p_capabilities text[],
-  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_takers text[], p_sweep boolean,
+  p_repositories text[], p_affinity_keys text[], p_claim_id text, p_takers text[], p_sweep boolean, p_careful boolean,
   out first text, out at timestamptz, out expires_at timestamptz, out fence bigint, out job_ids text, out seqs bigint[], out types text[],
   out priorities integer[], out payloads text[], out agent_kinds text[], out agent_ids text[], out idempotency_keys text[],
   out created_bys text[], out created_ats bytea, out run_ats bytea, out max_attempts integer[], out workers text[], out rare text[]
@@ -170,7 +186,7 @@ begin
           where q.ctid = u.at and q.job_id = u.job_id and not q.blocked
             and j.tenant = p_tenant and j.id = u.job_id and j.status <= 'retry' and j.run_at <= t
           for update of q, j skip locked) x
-        limit p_limit - cardinality(got)) f;
+        limit case when not p_careful then p_limit - cardinality(got) end) f;
     else  -- many jobs are sought in one go
       select array_agg(x.at), array_agg(u.job_id) into places, candidates
       from unnest(places, candidates) as u(at, job_id) cross join lateral (
@@ -184,6 +200,11 @@ begin
         select array_agg(u.at), array_agg(u.job_id) into places, more
         from unnest(places, candidates) as u(at, job_id) where u.job_id = any(more);
       end if;
+    end if;
+    if p_careful then
+      select coalesce(array_agg(g.at), '{}'), coalesce(array_agg(g.job_id), '{}') into places, more from (
+        select u.at, u.job_id from unnest(places, more) as u(at, job_id) where interlock.can_be_granted(p_tenant, u.job_id)
+        limit p_limit - cardinality(got)) g;
     end if;
     delete from interlock.ready q where q.ctid = any(places);
     got := got || more;

@@ -55,7 +55,7 @@ begin
     update ready q set blocked = false from (select unnest(heads.ats) as at from heads) h where q.ctid = h.at
   )
   -- Where places are left, no job that is due waits: the next one joins when it is, and the claim and the sweep look here for it.
-  update agent a set used = a.used + s.change, next_due = s.due
+  update agent a set used = greatest(a.used + s.change, 0), next_due = s.due  -- not below none, should it have been counted wrongly
   from (select h.agent_at, h.next_due, coalesce(cardinality(h.ats), 0) - h.n as change, case when h.more then (
           select q.run_at from ready q where q.tenant = whose and q.line = h.no and q.blocked and q.run_at > t
           order by q.run_at limit 1) end as due
@@ -80,7 +80,7 @@ begin
   ), taken as (
     update ready q set blocked = true from idle where q.ctid = idle.at returning idle.agent_at
   )
-  update agent a set used = a.used - x.n from (select agent_at, count(*)::integer as n from taken group by agent_at) x
+  update agent a set used = greatest(a.used - x.n, 0) from (select agent_at, count(*)::integer as n from taken group by agent_at) x
   where a.ctid = x.agent_at;
 end $$;
 

@@ -11,7 +11,7 @@ BEGIN
       AND j.run_at <= interlock_clock()
     ORDER BY j.run_at, j.seq
     LIMIT (SELECT max(coalesce(a.max_concurrency, 0) - a.used + NEW.freed, 0) FROM agent a WHERE a.tenant = NEW.tenant AND a.no = NEW.line));
-  UPDATE agent SET used = used - NEW.freed + changes(),
+  UPDATE agent SET used = max(used - NEW.freed + changes(), 0),
     next_due = CASE WHEN used - NEW.freed + changes() < max_concurrency THEN (
       SELECT min(j.run_at) FROM job j INDEXED BY job_line WHERE j.tenant = NEW.tenant AND j.line = NEW.line AND j.blocked = 1 AND j.finished_at IS NULL) END
   WHERE tenant = NEW.tenant AND no = NEW.line

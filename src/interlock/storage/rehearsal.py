@@ -1,0 +1,39 @@
+"""What `interlock doctor` tries out and undoes: a limited agent, its jobs, an edit, claims, and their ends."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import uuid4
+
+from interlock.domain.decide import Complete
+from interlock.domain.edit import Edit
+from interlock.domain.job import Enqueued, Job, NewJob, Receipt
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import system
+from interlock.domain.registry import Agent
+
+TENANT: Final = "interlock doctor"
+OK: Final = "ok"
+AGENT: Final = Agent("doctor", "1", max_concurrency=1)
+WIDER: Final = AGENT._replace(max_concurrency=2)
+ASK: Final = ClaimAsk("doctor", limit=5)
+
+
+def jobs() -> list[NewJob]:
+    """Two jobs of one agent, which may run one at a time."""
+    return [NewJob(str(uuid4()), "doctor", agent_kind=AGENT.kind, agent_id=AGENT.id) for _ in range(2)]
+
+
+def edit(job: NewJob) -> Edit:
+    return Edit(job.id, system("doctor"), priority=1)
+
+
+def complete(job: Job) -> Complete:
+    return Complete(job.id, job.fence, "doctor")
+
+
+def judge(step: str, answers: object, expected: int) -> None:
+    """Raise where a step did not do what it was asked."""
+    good = [a for a in answers if isinstance(a, (Enqueued, Receipt, Job))] if isinstance(answers, list) else []
+    if len(good) != expected:
+        raise ValueError(f"{step} did {len(good)} of {expected}: {answers}")

@@ -1,0 +1,287 @@
+"""A row that was changed with the rules switched off: it stops no other job, the doctor names it, and can end it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+import pytest_asyncio
+
+from interlock.domain.job import Receipt, Refused
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.operations import PruneOrder
+from interlock.domain.registry import Agent
+from interlock.engine.upkeep import Upkeep
+from interlock.errors import BrokenJob
+from interlock.storage.contract import Store
+from interlock.storage.contract.doctor import RULES, Fault
+from tests.contract.builders import OPERATOR, Desk, beat, cancel, complete, new_id, release
+from tests.contract.doors import MASTER, Door, open_door
+from tests.contract.gates import waiting
+from tests.support.eventually import PATIENCE_SECONDS
+from tests.support.postgres import Postgres
+from tests.support.stores import ManualClock
+
+Breaker = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def broken(
+    engine: str, place: str, store: Store, tenant: str, clock: ManualClock, postgres: Postgres
+) -> AsyncIterator[Breaker]:
+    """Runs a statement without triggers and checks, which are there again afterwards."""
+    async with open_door(MASTER[engine], place=place, tenant=tenant, clock=clock, postgres=postgres) as door:
+
+        async def run(statement: str, *values: Any) -> None:
+            await door.run("BEGIN")
+            await (_without_rules if engine == "postgres" else _without_triggers)(door, statement, *values)
+            await door.run("COMMIT")
+
+        yield run
+
+
+async def _without_rules(door: Door, statement: str, *values: Any) -> None:
+    checks = await door.run(
+        """select conrelid::regclass::text, conname, pg_get_constraintdef(oid) from pg_constraint
+           where contype = 'c' and connamespace = 'interlock'::regnamespace and conrelid <> 0"""
+    )
+    for table, name, _ in checks:
+        await door.run(f"alter table {table} drop constraint {name}")
+    await door.run("set local session_replication_role = replica")
+    await door.run(statement, *values)
+    for table, name, check in checks:
+        await door.run(f"alter table {table} add constraint {name} {check.removesuffix(' NOT VALID')} not valid")
+
+
+async def _without_triggers(door: Door, statement: str, *values: Any) -> None:
+    triggers = await door.run("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
+    for name, _ in triggers:
+        await door.run(f"DROP TRIGGER {name}")
+    await door.run("PRAGMA ignore_check_constraints = ON")
+    await door.run(statement, *values)
+    await door.run("PRAGMA ignore_check_constraints = OFF")
+    for _, sql in triggers:
+        await door.run(sql)
+
+
+# How a job is broken, and which rule that breaks: the job as it is before, and the statement; %s is its id.
+JOBS: Final = {
+    "running, attempt above max": ("running", "UPDATE job SET attempt = 7, max_attempts = 5", "attempt_within_max"),
+    "running, attempt above all": ("running", "UPDATE job SET attempt = 700", "attempt_within_max"),
+    "running, no attempt": ("running", "UPDATE job SET attempt = 0", "attempt_within_max"),
+    "running, no start": ("running", "UPDATE job SET run_started_at = NULL", "running_has_started"),
+    "queued, attempt above max": ("queued", "UPDATE job SET attempt = 7, max_attempts = 5", "attempt_within_max"),
+    "queued, with an end": ("queued", "UPDATE job SET finished_at = created_at", "finished_exactly_when_ended"),
+    "queued, with a worker": ("queued", "UPDATE job SET worker = 'w9'", "held_exactly_when_running"),
+    "queued, with an approval": ("queued", f"UPDATE job SET gate_id = '{new_id()}'", "gated_exactly_when_waiting"),
+    "late, attempt above max": ("late", "UPDATE job SET attempt = 7, max_attempts = 5", "attempt_within_max"),
+    "waiting, approval closed": (
+        "waiting",
+        "UPDATE approval SET status = 'void', closed_at = opened_at WHERE job_id = $1",
+        "waits_for_an_open_approval",
+    ),
+    "waiting, approval gone": ("waiting", "DELETE FROM approval WHERE job_id = $1", "waits_for_an_open_approval"),
+}
+POSTGRES: Final = {
+    "no lease": ("running", "DELETE FROM lease WHERE job_id = $1", "running_has_a_lease"),
+    "lease of another": ("running", "UPDATE lease SET fence = 99 WHERE job_id = $1", "running_has_a_lease"),
+    "not ready": ("queued", "DELETE FROM ready WHERE job_id = $1", "ready_when_it_waits"),
+    "ready twice": ("queued", "INSERT INTO ready SELECT * FROM ready WHERE job_id = $1", "ready_only_when_it_waits"),
+    "ready elsewhere": ("queued", "UPDATE ready SET run_at = 'epoch' WHERE job_id = $1", "ready_only_when_it_waits"),
+    "ready and running": (
+        "running",
+        "INSERT INTO ready (tenant, route, base, run_at, seq, job_id) "
+        "SELECT tenant, route, base, run_at, seq, id FROM job WHERE id = $1",
+        "ready_only_when_it_waits",
+    ),
+    "leased and queued": (
+        "queued",
+        "INSERT INTO lease (tenant, job_id, fence, worker, seconds, expires_at) "
+        "SELECT tenant, id, 1, 'w9', 5, run_at FROM job WHERE id = $1",
+        "lease_has_a_running_job",
+    ),
+    "leased and gone": (
+        "queued",
+        "INSERT INTO lease (tenant, job_id, fence, worker, seconds, expires_at) "
+        f"SELECT tenant, '{(GONE := new_id())}', 1, 'w9', 5, run_at FROM job WHERE id = $1",
+        "lease_has_a_running_job",
+    ),
+}
+
+
+async def made(desk: Desk, how: str) -> str:
+    """A job that others are behind, by priority, time and arrival."""
+    if how == "running":
+        return (await desk.running(lease_seconds=5.0)).id
+    if how == "waiting":
+        return (await waiting(desk, expires_in_seconds=5.0))[0].id
+    if how == "late":
+        return await desk.add(deadline=desk.after(5), run_at=desk.after(1))
+    return await desk.add()
+
+
+def at(engine: str, statement: str) -> str:
+    if " WHERE " not in statement:
+        statement += " WHERE id = $1"
+    if engine == "sqlite":
+        return statement.replace("finished_at = created_at", "finished_at = run_at")
+    return statement.replace("= created_at", "= run_at")
+
+
+def cases() -> list[Any]:
+    both = [pytest.param(engine, *case, id=f"{engine}-{name}") for name, case in JOBS.items() for engine in MASTER
+            if engine in ("sqlite", "postgres")]  # fmt: skip
+    return both + [pytest.param("postgres", *case, id=f"postgres-{name}") for name, case in POSTGRES.items()]
+
+
+@pytest.mark.parametrize(("engine", "how", "statement", "rule"), cases())
+async def test_a_broken_row_stops_nothing_is_named_and_can_be_ended(
+    desk: Desk, broken: Breaker, engine: str, how: str, statement: str, rule: str
+) -> None:
+    victim = await made(desk, how)
+    held = await desk.running(type="held", lease_seconds=5.0)
+    late = await desk.add(type="late", deadline=desk.after(5))
+    await broken(at(engine, statement), victim)
+    named = GONE if GONE in statement else victim
+    assert rule in {fault.rule for fault in await desk.store.faults(desk.tenant, 100) if fault.name == named}
+    desk.clock.advance(6)
+    waits = [await desk.add() for _ in range(3)]
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        got = [*await desk.claimed(limit=1), *await desk.claimed(limit=10)]
+        for chore in Upkeep(desk.store).chores:
+            await chore.run()
+    assert {held.id, *waits} <= set(got)  # one lease had run out, which the claim has seen to
+    assert (await desk.job(late)).status in TERMINAL
+    for fault in await desk.store.faults(desk.tenant, 100):
+        assert (fault.name, fault.rule in RULES) == (named, True)
+        await desk.store.repair(fault, OPERATOR)
+    assert await desk.store.faults(desk.tenant, 100) == []
+    await desk.sweep()
+    if named == victim:
+        job = await desk.job(victim)
+        (*_, last) = await desk.history(victim)
+        if job.status is Status.CANCELLED:
+            reason = f"doctor: broke the rule {rule}"
+            assert (last.version, last.actor, last.reason) == (job.version, OPERATOR, reason)
+        else:
+            assert victim in (got + await desk.claimed(limit=10))
+    assert (await desk.store.verify(desk.tenant)).first_bad is None
+    await desk.do(complete(await desk.job(waits[0])))
+
+
+async def test_a_broken_job_is_refused_by_name_and_others_of_the_same_call_are_not(
+    desk: Desk, broken: Breaker, engine: str
+) -> None:
+    jobs = [await desk.running() for _ in range(3)]
+    await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
+    answers = await desk.store.carry_out(desk.tenant, [release(job) for job in jobs])
+    assert [type(answer) for answer in answers] == [Receipt, Refused, Receipt]
+    assert isinstance(answers[1], Refused)
+    assert isinstance(answers[1].error, BrokenJob)
+    assert f"{jobs[1].id}: its row breaks a rule" in str(answers[1].error)
+
+
+async def test_heartbeats_of_others_go_through(desk: Desk, broken: Breaker, engine: str) -> None:
+    jobs = [await desk.running(lease_seconds=5.0) for _ in range(3)]
+    await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
+    desk.clock.advance(4)
+    await desk.store.heartbeat(desk.tenant, [beat(job) for job in jobs])
+    desk.clock.advance(4)
+    await desk.sweep()
+    assert [(await desk.job(job.id)).status for job in (jobs[0], jobs[2])] == [Status.RUNNING] * 2
+
+
+async def test_slots_that_were_miscounted_stop_no_job_that_has_one_and_are_counted_anew(
+    desk: Desk, broken: Breaker
+) -> None:
+    await desk.store.set_agent(desk.tenant, Agent("bot", "1", max_concurrency=2))
+    ids = [await desk.add(agent_kind="bot", agent_id="1") for _ in range(4)]
+    running = await desk.claim(limit=5)
+    assert [job.id for job in running] == ids[:2]
+    await broken("UPDATE agent SET used = 0 WHERE tenant = $1", desk.tenant)
+    await desk.do(complete(running[0]))
+    await broken("UPDATE agent SET used = 9 WHERE tenant = $1", desk.tenant)
+    (fault,) = await desk.store.faults(desk.tenant, 100)
+    assert fault == Fault(desk.tenant, "slots_are_counted", "bot/1")
+    assert "counted anew" in await desk.store.repair(fault, OPERATOR)
+    assert await desk.store.faults(desk.tenant, 100) == []
+    for job in [running[1], *await desk.claim(limit=5)]:
+        await desk.do(complete(job))
+    for job in await desk.claim(limit=5):
+        await desk.do(complete(job))
+    assert {(await desk.job(id)).status for id in ids} == {Status.SUCCEEDED}
+
+
+async def test_a_parent_that_waits_for_an_ended_child_goes_on_when_it_is_repaired(
+    desk: Desk, broken: Breaker, engine: str
+) -> None:
+    parent = await desk.running()
+    child = await desk.add(type="child", parent_id=parent.id)
+    await desk.do(release(parent, children=(child,)))
+    await desk.do(cancel(child))
+    await broken("INSERT INTO job_await (tenant, child_id, job_id) VALUES ($1, $2, $3)", desk.tenant, child, parent.id)
+    if engine == "sqlite":
+        await broken("UPDATE job SET awaiting = 1 WHERE id = $1", parent.id)
+    else:
+        await broken("DELETE FROM ready WHERE job_id = $1", parent.id)
+    assert await desk.claimed() == []
+    faults = await desk.store.faults(desk.tenant, 100)
+    assert {fault.rule for fault in faults} == {"waits_for_living_children"}
+    for fault in faults:
+        await desk.store.repair(fault, OPERATOR)
+    assert await desk.store.faults(desk.tenant, 100) == []
+    assert await desk.claimed() == [parent.id]
+
+
+async def test_an_open_approval_that_nobody_waits_for_is_closed(desk: Desk, broken: Breaker) -> None:
+    job, gate = await waiting(desk)
+    await desk.do(cancel(job.id))
+    await broken("UPDATE approval SET status = 'open', closed_at = NULL WHERE id = $1", gate.id)
+    (fault,) = await desk.store.faults(desk.tenant, 100)
+    assert (fault.rule, fault.name) == ("open_approval_has_a_waiting_job", job.id)
+    assert "void" in await desk.store.repair(fault, OPERATOR)
+    assert await desk.store.faults(desk.tenant, 100) == []
+
+
+async def test_a_history_that_does_not_fit_is_named_and_left_as_evidence(
+    desk: Desk, broken: Breaker, engine: str
+) -> None:
+    job = await desk.running()
+    await desk.do(complete(job))
+    where = "job_id = $1" if engine == "postgres" else "seq = (SELECT seq FROM job WHERE id = $1)"
+    await broken(f"DELETE FROM job_history WHERE {where} AND version = 3", job.id)
+    (fault,) = await desk.store.faults(desk.tenant, 100)
+    assert (fault.rule, fault.name) == ("head_is_its_last_history", job.id)
+    assert "evidence" in await desk.store.repair(fault, OPERATOR)
+
+
+async def test_a_broken_ended_job_stops_no_prune(desk: Desk, broken: Breaker, engine: str) -> None:
+    jobs = [await desk.running() for _ in range(3)]
+    for job in jobs:
+        await desk.do(complete(job))
+    await broken(at(engine, "UPDATE job SET attempt = 7, max_attempts = 5"), jobs[1].id)
+    desk.clock.advance(10)
+    await desk.store.prune(desk.tenant, PruneOrder(new_id(), OPERATOR, desk.clock.now - 1, 0, 100))
+    found = await desk.store.get(desk.tenant, [job.id for job in jobs])
+    assert (found[0], found[2]) == (None, None)
+
+
+async def test_a_sound_store_has_no_faults_and_passes_the_rehearsal(desk: Desk) -> None:
+    await desk.store.set_agent(desk.tenant, Agent("bot", "1", max_concurrency=1))
+    parent = await desk.running(type="parent")
+    child = await desk.add(parent_id=parent.id, agent_kind="bot", agent_id="1")
+    await desk.do(release(parent, children=(child,)))
+    await waiting(desk, job=await desk.running(type="gated"))
+    await desk.running(type="busy")
+    await desk.do(complete(await desk.running(type="done")))
+    before = await desk.store.tenants()
+    assert await desk.store.faults(desk.tenant, 100) == []
+    assert await desk.store.rehearse() == "ok"
+    assert await desk.store.tenants() == before
