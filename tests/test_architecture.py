@@ -163,6 +163,12 @@ INDEX_HOST = re.compile(
 MACHINE_PATH = re.compile(r"(?<![\w.~$}-])/(?:root|work|home|Users)/")
 
 
+@pytest.mark.parametrize("layer", ["domain", "engine", "storage"])
+def test_no_lower_layer_mentions_a_protocol_adapter(layer: str) -> None:
+    files = [path for path in (SOURCE / layer).rglob("*") if path.suffix in (".py", ".sql")]
+    assert [str(path) for path in files if re.search("codeq|moonmind", path.read_text(), re.IGNORECASE)] == []
+
+
 def test_every_import_follows_the_table() -> None:
     assert modules(), f"no modules in {SOURCE}"
     refused = []

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock import config
+from interlock.api.codeq.model import NAME as CODEQ
+from interlock.api.codeq.webhooks import CodeqFormat
 from interlock.client.local import LocalClient
 from interlock.client.port import Client
 from interlock.config import Settings
@@ -138,7 +140,7 @@ async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardS
     return Engine(
         merged(store), limits(settings), objects=objects, trust=trust, retention_days=settings.retention_days,
         strict_types=settings.strict_types, implicit_agents=settings.implicit_agents,
-        codeq_secret=settings.codeq_webhook_secret,
+        webhook_formats={CODEQ: CodeqFormat(settings.codeq_webhook_secret)},
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from interlock.api.codeq.webhooks import CodeqFormat
 from interlock.api.options import Options
 from interlock.engine.destination import Outside
 from interlock.storage.contract import Store
@@ -63,7 +64,7 @@ async def open_api(
     async with serving(
         store, clock, Options(tenant=f"hooks-{tmp_path.name}", faces=["codeq"]),
         objects=Directory(tmp_path / "artifacts"), limits=Limits(webhooks=HERE),
-        outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS), codeq_secret=SECRET,
+        outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS), webhook_formats={"codeq": CodeqFormat(SECRET)},
     ) as served:  # fmt: skip
         yield served
 
@@ -79,6 +80,7 @@ async def closed_api(
     async with serving(
         store, clock, Options(auth=True, tenant=f"hooks-{tmp_path.name}", faces=["codeq"]),
         limits=Limits(webhooks=HERE), outside=Outside(HERE, deadline_seconds=PATIENCE_SECONDS),
+        webhook_formats={"codeq": CodeqFormat()},
     ) as served:  # fmt: skip
         yield served
 

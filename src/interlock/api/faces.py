@@ -10,13 +10,13 @@ from typing import Final
 
 from interlock.api.codeq import route_table as codeq
 from interlock.api.codeq.auth import CodeqAuth
+from interlock.api.codeq.model import BASE
 from interlock.api.endpoint import Endpoint
 from interlock.api.face import Face, FaceEndpoint, refusal_of
 from interlock.api.moonmind import route_table as moonmind
 from interlock.api.moonmind.auth import MoonmindAuth
 from interlock.api.routes import Answer, Route
 from interlock.api.service import Service, Trail
-from interlock.domain.codeq import BASE
 from interlock.errors import Invalid
 
 Refuse = Callable[[Exception, Trail, str], Answer]

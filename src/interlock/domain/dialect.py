@@ -1,24 +1,20 @@
-"""In whose words a webhook is told: our own, or those of a protocol that is served beside it."""
+"""Formats of webhooks: ours, or one of a protocol adapter, which is named before the scheme of a stored URL."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import re
+from typing import Final
+
+STANDARD: Final = "standard"
+_NAMED: Final = re.compile(r"([a-z]+)\+(https?://.*)", re.DOTALL)
 
 
-class Dialect(StrEnum):
-    """A way to word and to sign what a receiver gets."""
-
-    STANDARD = "standard"
-    CODEQ = "codeq"
-
-    def address(self, url: str) -> str:
-        """A URL as it is kept: the dialect stands before its scheme, save for our own."""
-        return url if self is Dialect.STANDARD else f"{self}+{url}"
+def address(dialect: str, url: str) -> str:
+    """A URL as it is stored."""
+    return url if dialect == STANDARD else f"{dialect}+{url}"
 
 
-def spoken(address: str) -> tuple[Dialect, str]:
-    """The dialect that a kept address asks for, and the URL itself."""
-    before, plus, url = address.partition("+")
-    if plus and before in tuple(Dialect):
-        return Dialect(before), url
-    return Dialect.STANDARD, address
+def spoken(address: str) -> tuple[str, str]:
+    """The format that a stored address names, and the URL itself."""
+    named = _NAMED.fullmatch(address)
+    return (STANDARD, address) if named is None else (named[1], named[2])

@@ -17,8 +17,6 @@ from interlock.domain.text import is_visible_name
 from interlock.errors import Invalid
 
 PREFIX: Final = "ilk_"
-MOONMIND_PREFIX: Final = "mmwt_"  # what workers of MoonMind know a token by
-PREFIXES: Final = (PREFIX, MOONMIND_PREFIX)
 SECRET_BYTES: Final = 32
 LONGEST_LIFE_SECONDS: Final = 10 * 365 * 86_400
 WORKER_ROLES: Final = frozenset({"work", "produce", "read"})
@@ -27,7 +25,8 @@ _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_DIGITS: Final = 43  # 62 ** 43 > 2 ** 256
 _CHECK_DIGITS: Final = 6  # 62 ** 6 > 2 ** 32
 LENGTH: Final = len(PREFIX) + _SECRET_DIGITS + _CHECK_DIGITS
-_MOONMIND: Final = re.compile(r"mmwt_[0-9a-f]{48}")  # as long as one of ours
+_OTHER_PREFIX: Final = re.compile(r"[a-z]{2,8}_")  # of tokens for protocol adapters
+_OTHER: Final = re.compile(r"[a-z]{2,8}_[0-9a-f]{48}")
 
 
 class NewToken(NamedTuple):
@@ -98,12 +97,17 @@ def spell(secret: bytes) -> str:
 
 def is_whole(text: str) -> bool:
     """Whether a text can be a token at all: nothing cut, added or mistyped, in the case it was made with."""
-    return _MOONMIND.fullmatch(text) is not None or (
+    return _OTHER.fullmatch(text) is not None or (
         len(text) == LENGTH
         and text.isascii()
         and text.startswith(PREFIX)
         and hmac.compare_digest(text[-_CHECK_DIGITS:], _checksum(text[:-_CHECK_DIGITS]))
     )
+
+
+def is_own(text: str) -> bool:
+    """Whether a credential claims to be a token of this service, as opposed to a JWT."""
+    return _OTHER_PREFIX.match(text) is not None
 
 
 def fingerprint(text: str) -> bytes:

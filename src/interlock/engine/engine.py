@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from interlock.engine.artifacts import COLLECT_EVERY_SECONDS, Artifacts
 from interlock.engine.audit import Audit
 from interlock.engine.counts import Counts, counted
@@ -10,6 +12,7 @@ from interlock.engine.gates import Gates
 from interlock.engine.holders import Holders
 from interlock.engine.jobs import Jobs
 from interlock.engine.leases import Leases
+from interlock.engine.messages import WebhookFormat
 from interlock.engine.operations import Operations
 from interlock.engine.presence import FORGET_EVERY_SECONDS, Workers
 from interlock.engine.progress import Progress
@@ -40,7 +43,7 @@ class Engine:
         strict_types: bool = False,
         implicit_agents: bool = True,
         outside: Outside | None = None,
-        codeq_secret: str | None = None,
+        webhook_formats: Mapping[str, WebhookFormat] | None = None,
         retention_days: float | None = None,
     ) -> None:
         self.limits = limits
@@ -63,7 +66,7 @@ class Engine:
         self.why = Whys(store)
         self.outside = outside or Outside(limits.webhooks)
         self.webhooks = Webhooks(store, self.outside)
-        self.sender = Sender(store, self.outside, codeq_secret=codeq_secret)
+        self.sender = Sender(store, self.outside, formats=webhook_formats)
         self.upkeep = Upkeep(
             store,
             [

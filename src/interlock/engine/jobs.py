@@ -7,7 +7,7 @@ from datetime import datetime
 
 from interlock import wire
 from interlock.domain.decide import Cancel, Order, Revoke
-from interlock.domain.dialect import Dialect
+from interlock.domain.dialect import STANDARD
 from interlock.domain.edit import Edit
 from interlock.domain.job import MAX_ATTEMPTS, Added, Enqueued, Receipt, Refused
 from interlock.domain.principal import Principal
@@ -32,7 +32,7 @@ class Jobs:
         request: JobRequest,
         *,
         traceparent: str | None = None,
-        told_in: Dialect = Dialect.STANDARD,
+        told_in: str = STANDARD,
     ) -> Enqueued:
         """Add one job; the same idempotency key with the same body answers the job that is there.
 

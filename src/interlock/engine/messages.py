@@ -1,20 +1,17 @@
-"""What a delivery says, to which address, and what a reply to it means: in the dialect that was asked for."""
+"""Webhook messages: what a delivery contains, and the outcome of a reply, in the format of its receiver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from random import random
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple, Protocol
 
 from interlock import wire
-from interlock.domain import codeq, webhook
-from interlock.domain.dialect import Dialect, spoken
+from interlock.domain import webhook
+from interlock.domain.artifact import Artifact
+from interlock.domain.dialect import spoken
 from interlock.domain.job import Job
-from interlock.domain.lifecycle import Status
-from interlock.domain.retry import SECOND
+from interlock.domain.registry import QueueStats
 from interlock.domain.webhook import Dispatch, Outcome, Reply
 from interlock.storage.contract import Store
 
@@ -27,61 +24,35 @@ class Message(NamedTuple):
     outcome: Callable[[Reply], Outcome]
 
 
-class Messages:
-    """Words what the outbox holds; without a secret of its own codeQ's dialect is signed by the receiver's."""
+class Reads(Protocol):
+    """What a format may read from the store."""
 
-    def __init__(self, store: Store, *, codeq_secret: str | None = None) -> None:
+    async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]: ...
+    async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]: ...
+    async def artifacts(
+        self, tenant: str, job_id: str, *, before: tuple[int, str] | None, limit: int
+    ) -> list[Artifact]: ...
+
+
+class WebhookFormat(Protocol):
+    """A format of webhooks other than ours."""
+
+    async def message(self, store: Reads, tenant: str, dispatch: Dispatch, now: float) -> Message:
+        """The message for a delivery that is sent now, in seconds since 1970."""
+        ...
+
+
+class Messages:
+    """Builds the messages of deliveries; a format that is not installed is replaced by ours."""
+
+    def __init__(self, store: Store, formats: Mapping[str, WebhookFormat]) -> None:
         self._store = store
-        self._codeq_secret = codeq_secret
+        self._formats = formats
 
     async def of(self, tenant: str, dispatch: Dispatch, now: float) -> Message:
         """The message for a delivery that is sent now, in seconds since 1970."""
-        dialect, _ = spoken(dispatch.url)
-        if dialect is Dialect.CODEQ:
-            return await self._codeq(tenant, dispatch, now)
+        if (other := self._formats.get(spoken(dispatch.url)[0])) is not None:
+            return await other.message(self._store, tenant, dispatch, now)
         content = webhook.body(dispatch, wire.when(dispatch.at))
         headers = webhook.headers(dispatch.secrets, dispatch.id, int(now), content)
         return Message(headers, content, lambda reply: webhook.outcome(dispatch.attempts, reply, random()))
-
-    async def _codeq(self, tenant: str, dispatch: Dispatch, now: float) -> Message:
-        (job,) = await self._store.get(tenant, [dispatch.job_id])
-        if dispatch.event == webhook.QUEUE_READY:
-            body = await self._available(tenant, dispatch, now)
-            outcome = partial(webhook.outcome, dispatch.attempts, chance=random())
-        else:
-            body = await self._result(tenant, dispatch, job)
-            outcome = partial(codeq.result_outcome, dispatch.attempts)
-        content = msgspec.json.encode(body)
-        headers = codeq.headers(self._codeq_secret or dispatch.secrets[0], int(now), content)
-        if job is not None and job.traceparent is not None:
-            headers["traceparent"] = job.traceparent
-        return Message(headers, content, outcome)
-
-    async def _available(self, tenant: str, dispatch: Dispatch, now: float) -> dict[str, Any]:
-        """A hint that there is work; how much there is, and when that was, are of this try."""
-        stats = await self._store.stats(tenant, dispatch.type)
-        return {
-            "eventType": dispatch.type,
-            "available": True,
-            "queueDepth": stats[0].ready if stats else 0,
-            "claimUrl": codeq.CLAIM_PATH,
-            "sentAt": wire.when(int(now * SECOND)),
-            "notificationId": f"ntf-{dispatch.id}",
-        }
-
-    async def _result(self, tenant: str, dispatch: Dispatch, job: Job | None) -> dict[str, Any]:
-        """The end of a task; of one that was pruned meanwhile only that and how it ended is left to tell."""
-        if job is None:
-            end = codeq.Record(codeq.status_of(Status(dispatch.status)), None, None, [])
-        else:
-            found = await self._store.artifacts(tenant, job.id, before=None, limit=codeq.MOST_ARTIFACTS)
-            end = codeq.record(job, found)
-        return {
-            "taskId": dispatch.job_id,
-            "eventType": dispatch.type,
-            "status": end.status,
-            "result": None if end.result is None else msgspec.Raw(end.result.encode()),
-            "error": end.error or "",
-            "artifacts": list(end.artifacts),
-            "completedAt": wire.when(dispatch.at),
-        }

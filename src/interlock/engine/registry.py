@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from interlock import wire
-from interlock.domain.dialect import Dialect
+from interlock.domain.dialect import STANDARD, address
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.principal import Principal
 from interlock.domain.registry import NO_DEFAULTS, Agent, Defaults, JobType, Registry
@@ -52,7 +52,7 @@ class Registers:
         whole: bool,
         now: int,
         traceparent: str | None = None,
-        told_in: Dialect = Dialect.STANDARD,
+        told_in: str = STANDARD,
         within: object = None,
         judged: bool = False,
     ) -> list[Accepted | Refused]:
@@ -182,7 +182,7 @@ class Registers:
         who: Principal,
         now: int,
         traceparent: str | None,
-        told_in: Dialect,
+        told_in: str,
         judged: bool,
     ) -> NewJob | Error:
         try:
@@ -198,7 +198,7 @@ class Registers:
                 await schemas.check(type.schema, job.payload, what="payload")
         except Error as error:
             return _only_known(request, error) or error
-        return job if job.webhook is None else job._replace(webhook=told_in.address(job.webhook))
+        return job if job.webhook is None else job._replace(webhook=address(told_in, job.webhook))
 
 
 def _only_known(request: JobRequest, error: Error) -> NewJob | None:

@@ -12,14 +12,14 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from interlock.domain import destination, webhook
 from interlock.domain.dialect import spoken
 from interlock.domain.webhook import Channel, Dispatch, Settlement
 from interlock.engine.destination import Outside
-from interlock.engine.messages import Messages
+from interlock.engine.messages import Messages, WebhookFormat
 from interlock.errors import Error, Fatal, Invalid
 from interlock.storage.contract import Store
 
@@ -56,10 +56,10 @@ class Sender:
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.time,
         at: Callable[[str], None] = lambda stage: None,
-        codeq_secret: str | None = None,
+        formats: Mapping[str, WebhookFormat] | None = None,
     ) -> None:
         self._outbox = store.outbox
-        self._messages = Messages(store, codeq_secret=codeq_secret)
+        self._messages = Messages(store, formats or {})
         self._outside = outside
         self._pace = pace or Pace()
         self._lease_seconds = lease_seconds

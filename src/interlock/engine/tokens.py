@@ -72,10 +72,10 @@ class Tokens:
         self._asking: dict[bytes, _Asking] = {}
         self._noting: dict[str, asyncio.Task[None]] = {}
 
-    async def create(self, who: Principal, request: TokenRequest, *, for_moonmind: bool = False) -> Minted:
+    async def create(self, who: Principal, request: TokenRequest, *, prefix: str | None = None) -> Minted:
         """Make a token for the caller's tenant; its text is in this answer and nowhere else."""
         who.need("admin")
-        text = shape.MOONMIND_PREFIX + secrets.token_hex(24) if for_moonmind else _spelled()
+        text = _spelled() if prefix is None else prefix + secrets.token_hex(24)
         (answer,) = await self._store.create_tokens(who.tenant, [_new(request, text, who.actor)])
         return Minted(answered(answer), text)
 
@@ -102,7 +102,7 @@ class Tokens:
 
     async def authenticate(self, credential: str) -> Principal:
         """The caller behind a bearer credential; whatever is wrong with one, the refusal is the same."""
-        if self._trust.own and credential.startswith(shape.PREFIXES):
+        if self._trust.own and shape.is_own(credential):
             principal = await self._bearer(credential)
         elif self._trust.issuers is not None:
             principal = await self._trust.issuers.authenticate(credential)

@@ -11,7 +11,7 @@ import msgspec
 
 from interlock import wire
 from interlock.domain import token, webhook
-from interlock.domain.dialect import Dialect, spoken
+from interlock.domain.dialect import address, spoken
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import Delivery, DeliveryFilter, Mode, NewSubscription, Subscription
 from interlock.engine.destination import Outside
@@ -114,11 +114,11 @@ class Webhooks:
             raise NotFound(str(id), what="subscription")
         return secret
 
-    async def call_for_work(self, who: Principal, request: SubscriptionRequest, told_in: Dialect) -> Subscription:
+    async def call_for_work(self, who: Principal, request: SubscriptionRequest, told_in: str) -> Subscription:
         """Let a worker be told when there is work for it; the same request again goes on with what is there."""
         who.need("work")
         await self._outside.admit(request.url, owner=who.tenant)
-        url = told_in.address(request.url)
+        url = address(told_in, request.url)
         named = hashlib.sha256(f"{who.actor}\n{url}\n".encode() + _sent(request, life=False)).hexdigest()
         request = msgspec.structs.replace(request, url=url, events=[webhook.QUEUE_READY], key=f"{told_in} {named}")
         new = _checked(request, _new_secret(), who.actor)._replace(body_sha256=bytes.fromhex(named))
@@ -127,12 +127,12 @@ class Webhooks:
             return subscription
         return _found(await self._outbox.renew(who.tenant, subscription.id, new.expires_in_seconds), subscription.id)
 
-    async def keep_calling(self, who: Principal, id: str, told_in: Dialect, *, seconds: float) -> Subscription:
+    async def keep_calling(self, who: Principal, id: str, told_in: str, *, seconds: float) -> Subscription:
         """Go on telling a worker of work, if it is still being told; others do not know of its subscription."""
         who.need("work")
         life = wire.seconds(seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS)
         found = _found(await self._outbox.subscription(who.tenant, _id(id)), id)
-        ours = found.created_by == who.actor and spoken(found.url)[0] is told_in
+        ours = found.created_by == who.actor and spoken(found.url)[0] == told_in
         if not ours or not found.is_active(await self._now()):
             raise NotFound(id, what="subscription")
         return _found(await self._outbox.renew(who.tenant, found.id, life), id)

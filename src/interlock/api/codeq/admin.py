@@ -7,10 +7,10 @@ from typing import Any, Final
 from interlock import wire
 from interlock.api.codeq import encode
 from interlock.api.codeq.auth import ADMINS, reject
+from interlock.api.codeq.model import BASE, STATUSES
 from interlock.api.codeq.tasks import parsed_time
 from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
-from interlock.domain.codeq import BASE, STATUSES
 from interlock.domain.job import Filter
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import DAY

@@ -8,12 +8,12 @@ from typing import Any, Final
 from interlock.api import auth
 from interlock.api.codeq.credentials import Credentials
 from interlock.api.codeq.jwt_claims import ADMIN, CodeqClaims
+from interlock.api.codeq.model import BASE
 from interlock.api.face import Said
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
 from interlock.api.routes import Route
 from interlock.api.service import Service
-from interlock.domain.codeq import BASE
 from interlock.domain.principal import Principal
 from interlock.errors import Error, Fatal, Forbidden, Malformed, Unauthenticated, Unavailable
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from interlock import wire
+from interlock.api.codeq import model
 from interlock.api.native.shown import raw
 from interlock.api.routes import Call
-from interlock.domain import codeq
 from interlock.domain.artifact import Artifact
 from interlock.domain.dialect import spoken
 from interlock.domain.job import Job
@@ -40,13 +40,13 @@ def task(job: Job, *, now: int) -> dict[str, Any]:
         "payload": job.payload,  # JSON as a string: so codeQ sends it
         "priority": job.priority,
         "webhook": None if job.webhook is None else spoken(job.webhook)[1],
-        "status": codeq.status_of(job.status),
+        "status": model.status_of(job.status),
         "lastKnownLocation": _LOCATION[job.location(now)],
         "workerId": job.worker,
         "leaseUntil": None if job.lease_expires_at is None else wire.when(job.lease_expires_at),
         "attempts": job.attempt if ended or job.status is Status.RUNNING else job.attempt - 1,
         "maxAttempts": job.max_attempts,
-        "error": codeq.error_of(job),
+        "error": model.error_of(job),
         "resultKey": job.id if ended else None,
         "tenantId": job.tenant,
         "createdAt": wire.when(job.created_at),
@@ -57,7 +57,7 @@ def task(job: Job, *, now: int) -> dict[str, Any]:
 
 async def result(call: Call[Any, Any], job: Job) -> dict[str, Any]:
     """The outcome of a task with its artifacts; empty optional fields are omitted."""
-    end = codeq.record(job, await _artifacts(call, job.id))
+    end = model.record(job, await _artifacts(call, job.id))
     fields: dict[str, Any] = {
         "taskId": job.id,
         "status": end.status,

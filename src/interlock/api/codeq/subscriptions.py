@@ -7,10 +7,9 @@ from typing import Any, Final
 from interlock import wire
 from interlock.api.codeq import commands
 from interlock.api.codeq.auth import reject
+from interlock.api.codeq.model import BASE, NAME
 from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
-from interlock.domain.codeq import BASE
-from interlock.domain.dialect import Dialect
 from interlock.domain.policy import ANY
 from interlock.domain.webhook import QUEUE_READY, Mode, Subscription
 from interlock.engine.webhooks import LONGEST_INTERVAL_SECONDS, LONGEST_LIFE_SECONDS, SubscriptionRequest
@@ -62,7 +61,7 @@ async def subscribe(call: Call[SubscribeRequest, Nothing]) -> Answer:
         expires_in_seconds=_life(body.ttl_seconds),
     )
     try:
-        made = await call.engine.webhooks.call_for_work(call.who, request, Dialect.CODEQ)
+        made = await call.engine.webhooks.call_for_work(call.who, request, NAME)
     except Invalid as error:
         raise reject(400, "invalid callback url" if error.pointer == "/url" else str(error)) from None
     return answer(_body(made))
@@ -76,7 +75,7 @@ async def renew_subscription(call: Call[RenewRequest, Nothing]) -> Answer:
     """Extend a subscription that has not expired."""
     seconds = _life(call.body.ttl_seconds)
     try:
-        found = await call.engine.webhooks.keep_calling(call.who, call.path["id"], Dialect.CODEQ, seconds=seconds)
+        found = await call.engine.webhooks.keep_calling(call.who, call.path["id"], NAME, seconds=seconds)
     except NotFound:
         raise reject(404, "not-found") from None
     return answer(_body(found))

@@ -12,12 +12,11 @@ from interlock import wire
 from interlock.api import body
 from interlock.api.codeq import commands, encode
 from interlock.api.codeq.auth import READERS, reject
+from interlock.api.codeq.model import BASE, NAME, sent_name
 from interlock.api.face import Batch, Lenient, Said
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import patience
 from interlock.domain.artifact import served_as
-from interlock.domain.codeq import BASE, sent_name
-from interlock.domain.dialect import Dialect
 from interlock.domain.job import MAX_ATTEMPTS, Job
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.text import is_visible_name
@@ -156,7 +155,7 @@ async def _create(call: Call[Any, Any], asked: CreateTaskRequest) -> Job:
     request = await _request(call, asked)
     try:
         enqueue = call.engine.jobs.enqueue
-        done = await enqueue(call.who, request, traceparent=call.headers.traceparent, told_in=Dialect.CODEQ)
+        done = await enqueue(call.who, request, traceparent=call.headers.traceparent, told_in=NAME)
         id = done.id
     except IdempotencyKeyReuse as known:
         id = known.job_id  # codeQ returns the first task, regardless of the body

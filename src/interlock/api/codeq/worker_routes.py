@@ -10,16 +10,15 @@ import msgspec
 
 from interlock import wire
 from interlock.api import auth, body
-from interlock.api.codeq import commands, encode
+from interlock.api.codeq import commands, encode, model
 from interlock.api.codeq.auth import reject
+from interlock.api.codeq.model import BASE
 from interlock.api.codeq.tasks import MAX_BATCH, MAX_BATCH_BODY
 from interlock.api.face import MAX_LEASE_SECONDS, Batch, Lenient, Said
 from interlock.api.native.shown import kept
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
 from interlock.api.waiting import claim_patiently
-from interlock.domain import codeq
 from interlock.domain.artifact import File, Holder, Link, content_type
-from interlock.domain.codeq import BASE
 from interlock.domain.decide import Complete, Fail, Finish, Release
 from interlock.domain.job import ANY_FENCE, Beat, Job, Refused
 from interlock.domain.lifecycle import Status
@@ -175,7 +174,7 @@ async def nack(call: Call[NackRequest, Nothing]) -> Answer:
     if request.reason:
         error, replaced = wire.error_body(request.reason)
     else:
-        error, replaced = wire.error_body("nack without a reason", kind=codeq.NACK)
+        error, replaced = wire.error_body("nack without a reason", kind=model.NACK)
     command = Fail(
         call.path["id"], ANY_FENCE, _worker(call), error, sanitized=replaced or call.sanitized,
         retry_after_seconds=delay if delay > 0 else None,
@@ -356,7 +355,7 @@ async def _attach(call: Call[Any, Any], task_id: str, artifacts: Sequence[Result
         return
     holder = await _leased(call, task_id)
     things: list[File | Link] = []
-    for one, name in zip(given, codeq.stored_names([one.name for one in given]), strict=True):
+    for one, name in zip(given, model.stored_names([one.name for one in given]), strict=True):
         if one.url:
             things.append(Link(name, one.url.replace("\x00", "\ufffd")))
         else:

@@ -17,6 +17,7 @@ from interlock.wire import TokenRequest
 routes = Routes()
 
 PAGE: Final = 200
+TOKEN_PREFIX: Final = "mmwt_"
 
 
 class CreateTokenRequest(MoonmindRequest, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ async def create_worker_token(call: Call[CreateTokenRequest, Nothing]) -> Answer
         repositories=_names(body.allowed_repositories),
         capabilities=_names(body.capabilities),
     )
-    created = await call.engine.tokens.create(call.who, request, for_moonmind=True)
+    created = await call.engine.tokens.create(call.who, request, prefix=TOKEN_PREFIX)
     return answer({"token": created.text, "workerToken": encode.token(created.token)}, 201)
 
 

@@ -1,4 +1,4 @@
-"""codeQ's words for how a job stands and how it ended, and how its webhooks are signed and repeated."""
+"""Statuses, outcomes and artifact names of codeQ, and how its webhooks are signed and retried."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ STATUSES: Final = {
     "COMPLETED": (Status.SUCCEEDED,),
     "FAILED": (Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED),
 }
+NAME: Final = "codeq"  # of the adapter, and of its webhook format
 BASE: Final = "/v1/codeq"
 CLAIM_PATH: Final = f"{BASE}/tasks/claim"
-MOST_ARTIFACTS: Final = 10_000
-RESULT_TRIES: Final = 5
-LONGEST_RESULT_DELAY_SECONDS: Final = 60.0
+MAX_ARTIFACTS: Final = 10_000
+RESULT_ATTEMPTS: Final = 5
+MAX_RESULT_DELAY_SECONDS: Final = 60.0
 
 NACK: Final = "nack"  # the kind of an error that a worker gave no reason for
 
@@ -36,7 +37,7 @@ _STATUS: Final = {ours: theirs for theirs, several in STATUSES.items() for ours 
 
 
 class Record(NamedTuple):
-    """How a task ended; result is JSON text."""
+    """The outcome of a task; result is JSON text."""
 
     status: str
     result: str | None
@@ -83,7 +84,7 @@ def sent_name(stored: str) -> str:
 
 
 def record(job: Job, newest_first: Sequence[Artifact]) -> Record:
-    """The end of a job, with what it left behind."""
+    """The outcome of a job with its artifacts."""
     result = job.result
     if result is None and job.error is not None:
         details = dict(members(job.error)).get("details")
@@ -92,7 +93,7 @@ def record(job: Job, newest_first: Sequence[Artifact]) -> Record:
 
 
 def headers(secret: str, seconds: int, content: bytes) -> dict[str, str]:
-    """What goes with a message: its time, and a signature over that time and the body."""
+    """The headers of a message: its time, and a signature over that time and the body."""
     signature = hmac.digest(secret.encode(), b"%d." % seconds + content, sha256)
     return {
         "content-type": "application/json",
@@ -102,13 +103,13 @@ def headers(secret: str, seconds: int, content: bytes) -> dict[str, str]:
 
 
 def result_outcome(attempts: int, reply: Reply) -> Outcome:
-    """What becomes of a result that was sent `attempts` times before this reply: five tries, then no more."""
+    """The outcome of a reply to a result that was sent `attempts` times before: five attempts at most."""
     if reply.status_code is not None and 200 <= reply.status_code < 300:
         return Outcome(DeliveryStatus.DELIVERED)
-    tried = attempts + 1
-    if tried >= RESULT_TRIES:
+    attempt = attempts + 1
+    if attempt >= RESULT_ATTEMPTS:
         return Outcome(DeliveryStatus.DEAD)
-    return Outcome(DeliveryStatus.FAILED, min(2.0 * 2 ** (tried - 1), LONGEST_RESULT_DELAY_SECONDS))
+    return Outcome(DeliveryStatus.FAILED, min(2.0 * 2 ** (attempt - 1), MAX_RESULT_DELAY_SECONDS))
 
 
 def _link(found: Artifact) -> dict[str, str]:
