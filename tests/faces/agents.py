@@ -19,9 +19,11 @@ from tests.api.rig import Api
 from tests.support.eventually import PATIENCE_SECONDS
 
 MODES: Final = ("legacy", "auto")  # with a handshake, as most clients of today, and without
-EVERYBODY: Final = {"enqueue_job", "get_job", "list_jobs", "wait_for_job", "cancel_job", "explain_job", "list_approvals",
+EVERYBODY: Final = {"enqueue_job", "get_job", "list_jobs", "wait_for_job", "cancel_job", "explain_job", "list_approvals", "list_events",
+                    "list_history", "redrive_job",
                     "queue_stats", "get_artifact"}  # fmt: skip
-WORKERS: Final = {"claim_job", "heartbeat_job", "checkpoint_job", "complete_job", "fail_job", "request_approval"}
+WORKERS: Final = {"claim_job", "heartbeat_job", "checkpoint_job", "save_step", "release_job", "complete_job",
+                  "fail_job", "request_approval"}  # fmt: skip
 
 
 class Agent:
@@ -34,7 +36,7 @@ class Agent:
         return {tool.name for tool in (await self.client.list_tools()).tools}
 
     async def does(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        """What a tool answers, which is the same as text and as a value."""
+        """What a tool returns."""
         result = await self.client.call_tool(tool, arguments)
         assert not result.is_error, result.content
         return value_of(result)
@@ -54,11 +56,15 @@ class Agent:
         return taken
 
 
-def value_of(result: CallToolResult) -> dict[str, Any]:
+def text_of(result: CallToolResult) -> str:
     (content,) = result.content
     assert isinstance(content, TextContent)
-    value: dict[str, Any] = json.loads(content.text)
-    assert result.structured_content == value
+    return content.text
+
+
+def value_of(result: CallToolResult) -> dict[str, Any]:
+    assert result.structured_content is None  # the response is sent once
+    value: dict[str, Any] = json.loads(text_of(result))
     return value
 
 

@@ -11,17 +11,18 @@ from tests.support.eventually import eventually
 
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 ACCEPT = {"accept": "application/json, text/event-stream"}
-READING = {"get_job", "list_jobs", "wait_for_job", "explain_job", "list_approvals", "queue_stats", "get_artifact"}
+READING = {"get_job", "list_jobs", "wait_for_job", "explain_job", "list_approvals", "queue_stats", "get_artifact",
+           "list_events", "list_history"}  # fmt: skip
 HOLDING = {"get_job", "wait_for_job", "get_artifact"}  # of a job that is held
 OFFERED = [
     (("read",), READING),
     (("produce",), {"enqueue_job", "cancel_job"}),
-    (("operate",), {"cancel_job"}),
+    (("operate",), {"cancel_job", "redrive_job"}),
     (("admin",), set()),
     (("approve",), {"list_approvals", "decide_approval"}),
     (("work",), WORKERS | HOLDING),
     (("work", "read", "produce"), WORKERS | READING | {"enqueue_job", "cancel_job"}),
-    (("approve", "operate", "read"), READING | {"cancel_job", "decide_approval"}),
+    (("approve", "operate", "read"), READING | {"cancel_job", "redrive_job", "decide_approval"}),
 ]
 
 

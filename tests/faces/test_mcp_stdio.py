@@ -163,6 +163,11 @@ def answer(running: subprocess.Popen[str]) -> dict[str, Any]:
     return said
 
 
+def value(answer: dict[str, Any]) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(answer["result"]["content"][0]["text"])
+    return said
+
+
 def call(id: int, tool: str, **arguments: Any) -> dict[str, Any]:
     params = {"name": tool, "arguments": arguments}
     return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
@@ -172,11 +177,11 @@ async def test_a_killed_process_loses_nothing(url: str, engine: str, place: str,
     tenant = f"{TENANT}-killed-{engine}"
     with process("--database", url, "--tenant", tenant) as running:
         tell(running, call(1, "enqueue_job", type="a", payload={"n": 1}))
-        made = answer(running)["result"]["structuredContent"]
+        made = value(answer(running))
         tell(running, call(2, "claim_job", lease_seconds=600))
-        (held,) = answer(running)["result"]["structuredContent"]["jobs"]
+        (held,) = value(answer(running))["jobs"]
         tell(running, call(3, "checkpoint_job", job_id=held["id"], fence=held["lease"]["fence"], seq=1, data="half"))
-        assert answer(running)["result"]["structuredContent"] == {"seq": 1}
+        assert value(answer(running)) == {"seq": 1}
         tell(running, call(4, "claim_job", wait_seconds=60))
         running.send_signal(signal.SIGKILL)
         running.wait()
@@ -203,8 +208,8 @@ def test_what_came_before_the_end_of_the_input_is_answered(url: str) -> None:
         tell(running, call(3, "queue_stats"))
         out, err = running.communicate(timeout=PATIENCE_SECONDS)
         answers = {said["id"]: said for said in map(json.loads, out.splitlines())}
-        assert answers[1]["result"]["structuredContent"]["status"] == "queued"
-        assert answers[2]["result"]["structuredContent"] == {"jobs": []}
+        assert value(answers[1])["status"] == "queued"
+        assert value(answers[2]) == {"jobs": []}
         assert answers[3]["result"]["isError"] is False
         assert (running.returncode, "Traceback" in err) == (0, False)
 

@@ -159,6 +159,20 @@ TOOLS: Final[Sequence[Tool]] = (
         "later, it waits for approval or for other jobs.",
     ),
     _tool(
+        "list_events", progress.list_events, "List events",
+        "List the progress messages of a job, oldest first. after skips those up to a seq; continue with next_cursor.",
+    ),
+    _tool(
+        "list_history", jobs.list_history, "List history",
+        "List every transition of a job, oldest first: from, to, actor, attempt, reason and time.",
+    ),
+    _tool(
+        "redrive_job", operations.redrive, "Redrive a job",
+        "Create a new job from one that succeeded, failed, was cancelled or is a dead letter: from the start, from its "
+        "checkpoint, or after a named step, with overrides. Give an idempotency_key to be able to repeat the call.",
+        act=_plain(operations.redrive, key="idempotency_key"), may_be_repeated=False,
+    ),
+    _tool(
         "list_approvals", approvals.list_approvals, "List approvals",
         "List what jobs have asked people to decide, newest first, with prompt, details, risk, digest and votes.",
     ),
@@ -191,6 +205,16 @@ TOOLS: Final[Sequence[Tool]] = (
         "checkpoint_job", progress.save_checkpoint, "Save progress",
         "Save progress that survives a crash, a retry and an approval: one free JSON value, with a seq that is higher "
         "each time. The next claim of the job gets it.",
+    ),
+    _tool(
+        "save_step", progress.save_step, "Save a step",
+        "Save the result of a named part of the work. The first result of a name and occurrence is kept and returned, "
+        "and every later claim of the job carries it in steps, so that the part is not repeated.",
+    ),
+    _tool(
+        "release_job", finishes.release, "Release a job",
+        "Return a claimed job to its queue without using an attempt: now, after delay_seconds, at run_at, or when the "
+        "named children are terminal. The same release again gets the same receipt.",
     ),
     _tool(
         "complete_job", finishes.complete, "Report success",
