@@ -62,6 +62,7 @@ class World:
             "claim": {"types": ["nothing-of-this-type"], "worker": WORKER},
             "heartbeat": fence,
             "heartbeats": {"items": [{"id": self.running, **fence}]},
+            "watch_leases": {"items": [{"id": self.running, **fence}]},
             "save_checkpoint": {**fence, "seq": 1, "data": {"a": 1}},
             "save_step": {**fence, "name": "s", "occurrence": 0, "result": 1},
             "add_events": {**fence, "events": [{"message": "hi"}]},

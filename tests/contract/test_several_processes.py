@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,9 +13,9 @@ import apsw
 import pytest
 import pytest_asyncio
 
-from interlock.domain.job import Receipt
+from interlock.domain.job import Job, Receipt
 from interlock.errors import Unavailable
-from interlock.storage.contract import Store
+from interlock.storage.contract import Store, cancels_of
 from interlock.storage.migrate import migrations
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.opening import open_router
@@ -22,7 +23,7 @@ from interlock.storage.sqlite import claim, connection
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.sqlite.store import SQLiteStore
-from tests.contract.builders import OPERATOR, Desk, ask, cancel, complete, new_job, release, revoke
+from tests.contract.builders import NEVER, OPERATOR, Desk, ask, cancel, complete, new_job, release, revoke
 from tests.contract.doors import DatabaseError
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
@@ -153,6 +154,35 @@ async def test_what_one_opener_adds_wakes_who_waits_at_another(
                 await asyncio.wait_for(changed.wait(), 0.2)
     assert await beside.claim(limit=1)
     assert idle.is_set() is (engine == "sqlite")  # a file tells that it was written to, not for whom
+
+
+async def test_a_cancel_or_revoke_by_one_opener_wakes_who_watches_for_it_at_another(
+    desk: Desk, beside: Desk, engine: str
+) -> None:
+    hint, numbers = cancels_of(desk.tenant), itertools.count()
+
+    async def running() -> Job:
+        return await desk.running(type=f"work-{next(numbers)}")  # a revoked one is due again
+
+    for stop in (cancel, revoke):
+        job = await running()
+        here, ready = desk.store.watch(hint), desk.store.watch(desk.tenant)
+        await desk.add(type="later")
+        assert ready.is_set()
+        assert not here.is_set()  # what may be claimed is another matter
+        changed = beside.store.watch(hint)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not changed.is_set():  # a hint may be lost while the listener is still connecting
+                await desk.do(stop((await running()).id))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), 0.2)
+        assert here.is_set()
+        await desk.do(stop(job.id))
+        (state,) = await beside.store.lease_states(desk.tenant, [job.id])
+        assert state is not None
+        assert (state.fence, state.cancel_requested) == (job.fence, stop is cancel)
+        assert (state.worker is None) is (stop is revoke)
+    assert await beside.store.lease_states(desk.tenant, [NEVER]) == [None]
 
 
 async def test_who_could_not_look_at_a_busy_file_notices_others_again_afterwards(

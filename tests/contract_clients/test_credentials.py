@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,11 +10,14 @@ import pytest
 from interlock.client.http import HttpClient
 from interlock.domain.decide import CancelAck, Complete
 from interlock.domain.job import Beat, Checkpoint
-from interlock.domain.lifecycle import Status
+from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.errors import Forbidden, NotFound, Unauthenticated
+from interlock.sdk.app import App
+from interlock.sdk.context import Context
 from interlock.wire import new_id
+from interlock.worker.loop import Worker
 from tests.api.rig import Api
 from tests.contract_clients.desk import given, holder, request
 
@@ -79,3 +83,62 @@ async def test_a_worker_has_the_capabilities_of_its_token_unless_it_names_fewer(
     assert len(await worker.claim(ask)) == 1
     await producer.close()
     await worker.close()
+
+
+async def test_a_worker_without_produce_says_so_and_spends_no_attempt_of_a_job_that_makes_children(
+    guarded: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = await client_of(guarded, "produce", "read")
+    token = (await guarded.as_role("work", worker_id="crew")).token
+
+    async def connect() -> HttpClient:
+        return HttpClient(guarded.url, token=token)
+
+    app = App(connect)
+
+    @app.task
+    async def child() -> None: ...
+
+    @app.task(max_attempts=2)
+    async def parent(ctx: Context) -> None:
+        await ctx.enqueue(child)
+
+    @app.task(max_attempts=2)
+    async def detached() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(child.enqueue())
+
+    added = await producer.enqueue([request(type="parent", max_attempts=2), request(type="detached", max_attempts=2)])
+    await Worker(app).run(drain=True)
+    (said,) = [record for record in caplog.records if record.message == "token lacks a role that tasks need"]
+    assert (vars(said)["role"], vars(said)["tasks"]) == ("produce", ["detached", "parent"])
+    for one in added:
+        job = await producer.get(one.id)
+        assert (job.status, job.attempt, job.releases <= 1) == (Status.QUEUED, 1, True)
+        last = (await producer.history(one.id))[-1]
+        assert last.verb == Verb.RELEASE
+        assert "role produce" in (last.reason or "")
+    released = [record for record in caplog.records if record.message == "run released, a role is missing"]
+    assert {vars(record)["job"] for record in released} == {one.id for one in added}
+    await app.close()
+    await producer.close()
+
+
+async def test_only_its_own_leases_can_be_watched_and_a_foreign_one_looks_like_a_lost_one(guarded: Api) -> None:
+    producer = await client_of(guarded, "produce", "operate", "read")
+    mine = await client_of(guarded, "work", worker_id="crew")
+    theirs = await client_of(guarded, "work", worker_id="others")
+    await producer.enqueue([request(), request()])
+    one, other = [
+        (await client.claim(ClaimAsk(name, types=frozenset({"work"}), lease_seconds=60.0)))[0].job
+        for client, name in ((mine, "crew"), (theirs, "others"))
+    ]
+    assert await mine.interrupted([(one.id, one.fence)]) == []
+    assert await mine.interrupted([(other.id, other.fence), (one.id, one.fence + 1), (new_id(), 1)]) != []
+    assert await mine.interrupted([(other.id, other.fence), (one.id, one.fence)]) == [other.id]
+    waiting = asyncio.create_task(mine.interrupted([(one.id, one.fence)], wait_seconds=20.0))
+    await producer.cancel(one.id)
+    assert await waiting == [one.id]
+    for client in (producer, mine, theirs):
+        await client.close()

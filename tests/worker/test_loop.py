@@ -21,6 +21,7 @@ from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
 from interlock.storage.merged import merged
 from interlock.wire import Limits
+from interlock.worker.loop import LEAST_STEP_THREADS
 from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.stores import SECOND, ManualClock
@@ -157,6 +158,93 @@ async def test_a_cancel_reaches_an_asynchronous_task_with_the_next_heartbeat(app
     assert cleaned_up.is_set()
     history = await handle.history()
     assert (history[-1].verb, history[-1].actor) == (Verb.CANCEL_ACK, "worker:w1")
+
+
+RARELY = {"lease_seconds": 3600.0, "heartbeat_seconds": 900.0}
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_cancel_reaches_a_run_without_waiting_for_a_heartbeat(app: StoreApp, force: bool) -> None:
+    stopped = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    handle, other = await endless.enqueue(), await endless.enqueue()
+    async with app.working(**RARELY):
+        await app.until(handle.id, Status.RUNNING)
+        await app.until(other.id, Status.RUNNING)
+        await handle.cancel("no longer wanted", force=force)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await stopped.wait()
+        await app.until(handle.id, Status.CANCELLED)
+        assert (await app.job(other.id)).status == Status.RUNNING
+
+
+async def test_a_revoked_lease_stops_its_run_without_waiting_for_a_heartbeat(app: StoreApp) -> None:
+    stopped = asyncio.Event()
+
+    @app.task(max_attempts=1)
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    handle = await endless.enqueue()
+    async with app.working(**RARELY):
+        await app.until(handle.id, Status.RUNNING)
+        await app.engine.jobs.revoke(ADA, handle.id)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await stopped.wait()
+
+
+async def test_a_run_that_succeeded_is_logged_with_its_duration(
+    app: StoreApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def quick() -> int:
+        return 1
+
+    handle = await quick.enqueue()
+    with caplog.at_level("INFO", logger="interlock.worker"):
+        await app.drain()
+    (record,) = [record for record in caplog.records if record.message == "run succeeded"]
+    told = vars(record)
+    assert (told["job"], told["type"], told["attempt"]) == (handle.id, "quick", 1)
+    assert told["duration_seconds"] >= 0
+
+
+async def test_blocking_steps_share_a_bounded_number_of_threads(app: StoreApp) -> None:
+    running, go_on = threading.Semaphore(0), threading.Event()
+
+    def step() -> str:
+        running.release()
+        go_on.wait(PATIENCE_SECONDS)
+        return threading.current_thread().name
+
+    def nested(ctx: interlock.Context) -> str:
+        return ctx.step_sync("inner", lambda: threading.current_thread().name)
+
+    @app.task
+    async def many(ctx: interlock.Context) -> int:
+        steps = [asyncio.create_task(ctx.step("wait", step)) for _ in range(100)]
+        for _ in range(LEAST_STEP_THREADS):
+            await asyncio.to_thread(running.acquire)
+        busy = [thread for thread in threading.enumerate() if thread.name.startswith("interlock-step")]
+        go_on.set()
+        names = set(await asyncio.gather(*steps))
+        inner = await asyncio.gather(*(ctx.step(f"nested {n}", nested, ctx) for n in range(2 * LEAST_STEP_THREADS)))
+        assert len(inner) == 2 * LEAST_STEP_THREADS
+        return max(len(busy), len(names))
+
+    handle = await many.enqueue()
+    await app.drain(concurrency=1)
+    assert await handle.result(timeout=PATIENCE_SECONDS) == LEAST_STEP_THREADS
 
 
 async def test_a_blocking_task_sees_that_it_is_cancelled_and_stops(app: StoreApp) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from interlock import wire
 from interlock.client import http_parts, http_values
 from interlock.client.http_calls import PATIENCE_SECONDS, Answer, Call, Calls, Query
-from interlock.client.http_many import each, polled, together
+from interlock.client.http_many import LONGEST_POLL_SECONDS, each, polled, together
 from interlock.client.http_pages import LONGEST_PAGE, Pages
 from interlock.client.http_parts import encoded
 from interlock.client.http_stream import follow
@@ -162,6 +162,17 @@ class HttpClient:
             partial(self._post, "/v1/heartbeats"),
             lambda one: http_values.pulse(read(one, http_values.PulseShape)),
         )
+
+    async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
+        """In one poll: who watches begins again with other leases soon."""
+        wait = min(wait_seconds, LONGEST_POLL_SECONDS)
+        items = [{"id": id, "fence": fence} for id, fence in leases]
+        body = encoded({"items": items, "wait_seconds": wait})
+        answer = await self._post("/v1/leases/watch", body, wait_seconds=wait)
+        return read(answer.body, http_values.InterruptedShape).ids
+
+    async def roles(self) -> frozenset[str] | None:
+        return frozenset(read((await self._get("/v1/me")).body, http_values.MeShape).roles)
 
     async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
         wire.check_batch(orders)

@@ -201,6 +201,11 @@ class QueueShape(Struct):
 
 class MeShape(Struct):
     worker: str | None = None
+    roles: tuple[str, ...] = ()
+
+
+class InterruptedShape(Struct):
+    ids: list[str]
 
 
 class SavedShape(Struct):

@@ -124,6 +124,12 @@ class LocalClient:
     async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]:
         return await self.engine.leases.heartbeats(self._tenant, beats)
 
+    async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
+        return await self.engine.leases.interrupted(self._tenant, leases, wait_seconds=wait_seconds)
+
+    async def roles(self) -> frozenset[str] | None:
+        return None
+
     async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
         return await self.engine.leases.finishes(self._tenant, orders)
 

@@ -112,6 +112,7 @@ class PassDeadline(NamedTuple):
 Finish = Complete | Fail | Release | CancelAck
 Ending = Finish | OpenGate  # whatever a worker ends its grant with
 Order = Ending | Cancel | Revoke | Expire | PassDeadline | Edit
+STOPS: Final = (Cancel, Revoke)  # orders that a running job must hear of before its next heartbeat
 
 
 def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | Unchanged | Error:

@@ -176,6 +176,15 @@ class Pulse(NamedTuple):
     paused: bool
 
 
+class LeaseState(NamedTuple):
+    """Who holds a job, and whether its cancellation was requested; no worker if it is not running."""
+
+    id: str
+    fence: int
+    worker: str | None
+    cancel_requested: bool
+
+
 class Receipt(NamedTuple):
     """What a change did to a job, read from the history row it wrote."""
 

@@ -10,14 +10,14 @@ from typing import Final
 from interlock import wire
 from interlock.domain import text, usage
 from interlock.domain.decide import MOST_CHILDREN, CancelAck, Complete, Fail, Finish, Release
-from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Job, Pulse, Receipt, Refused
+from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Job, LeaseState, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk, Names
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
 from interlock.engine.answers import answered, each
 from interlock.engine.progress import mended_events
 from interlock.engine.waits import first_of
 from interlock.errors import Invalid
-from interlock.storage.contract import Store
+from interlock.storage.contract import Store, cancels_of
 from interlock.wire import Limits
 
 POLL_SECONDS: Final = 0.5
@@ -27,6 +27,8 @@ SHORTEST_PAUSE_SECONDS: Final = 0.005
 LONGEST_PAUSE_SECONDS: Final = 0.1
 REST_FOR_EACH_LOOK: Final = 20
 LONGEST_WAIT_SECONDS: Final = 60.0
+LOOK_FOR_CANCELS_SECONDS: Final = 5.0
+WATCH_AGAIN_SECONDS: Final = 2.0
 
 OrderedTypes = Callable[[], Awaitable[Sequence[Names]]]
 
@@ -101,6 +103,44 @@ class Leases:
         wire.check_batch(beats, self._limits)
         check = partial(self._checked_beat, max_lease=max_lease or self._limits.lease_seconds)
         return await each(beats, check, lambda good: self._store.heartbeat(tenant, good))
+
+    async def interrupted(
+        self,
+        tenant: str,
+        leases: Sequence[tuple[str, int]],
+        *,
+        is_own: Callable[[str], bool] = lambda worker: True,
+        wait_seconds: float = 0.0,
+        enough: asyncio.Event | None = None,
+    ) -> list[str]:
+        """IDs of jobs that this worker must stop: cancellation was requested, or the lease with this fence has ended.
+
+        With wait_seconds, wait that long for the first, or until `enough` is set. A hint arrives with each request;
+        the look at intervals is for hints that were lost.
+        """
+        wire.check_batch(leases, self._limits)
+        wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
+        fences = {wire.job_id(id): fence for id, fence in leases}
+        deadline = asyncio.get_running_loop().time() + wait_seconds
+        while True:
+            changed = self._store.watch(cancels_of(tenant)) if wait_seconds else None
+            states = zip(fences, await self._store.lease_states(tenant, list(fences)), strict=True)
+            found = [id for id, state in states if state is None or _must_stop(state, fences[id], is_own)]
+            left = deadline - asyncio.get_running_loop().time()
+            if found or left <= 0 or (enough is not None and enough.is_set()):
+                return found
+            await self._hint(tenant, changed, enough, min(left, LOOK_FOR_CANCELS_SECONDS))
+
+    async def _hint(
+        self, tenant: str, changed: asyncio.Event | None, enough: asyncio.Event | None, seconds: float
+    ) -> None:
+        """Wait for the event; to watch again keeps a SQLite store looking at what other processes write."""
+        until = asyncio.get_running_loop().time() + seconds
+        while (left := until - asyncio.get_running_loop().time()) > 0:
+            await first_of(changed, enough, seconds=min(left, WATCH_AGAIN_SECONDS))
+            if (changed is not None and changed.is_set()) or (enough is not None and enough.is_set()):
+                return
+            self._store.watch(cancels_of(tenant))
 
     async def checkpoint(self, tenant: str, checkpoint: Checkpoint) -> int:
         """Save progress under the current fence; the number must rise."""
@@ -189,6 +229,10 @@ class Leases:
                 )
             case CancelAck():
                 return order._replace(id=id, worker=worker)
+
+
+def _must_stop(state: LeaseState, fence: int, is_own: Callable[[str], bool]) -> bool:
+    return state.worker is None or state.fence != fence or state.cancel_requested or not is_own(state.worker)
 
 
 def _pause(in_vain: int, took: float) -> float:

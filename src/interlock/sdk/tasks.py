@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import CodeType
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_type_hints
 
 import msgspec
@@ -67,6 +68,7 @@ class Task(Generic[P, R]):
         self.name = name
         self.signature = Signature(function, Context)
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(function)
+        self.enqueues = _enqueues(getattr(inspect.unwrap(function), "__code__", None))
         self._app = app
         self._options = options
         self._fields = request_fields(options)
@@ -158,6 +160,18 @@ class Task(Generic[P, R]):
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         return background_loop()
+
+
+_ENQUEUES: Final = frozenset({"enqueue", "enqueue_many", "enqueue_sync", "enqueue_many_sync"})
+
+
+def _enqueues(code: CodeType | None) -> bool:
+    """Whether a function calls something of such a name itself, or a function defined in it does."""
+    if code is None:
+        return False
+    return not _ENQUEUES.isdisjoint(code.co_names) or any(
+        _enqueues(one) for one in code.co_consts if isinstance(one, CodeType)
+    )
 
 
 _RENAMED: Final = {"timeout": "timeout_seconds", "expiry_delay": "expiry_delay_seconds", "delay": "delay_seconds",

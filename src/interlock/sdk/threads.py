@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -18,23 +19,33 @@ class _Call(NamedTuple):
     answer: asyncio.Future[Any]
 
 
-class Threads:
-    """As many daemon threads as were ever busy at once; the caller bounds that."""
+_is_in_call: ContextVar[bool] = ContextVar("interlock_is_in_call", default=False)
 
-    def __init__(self) -> None:
+
+class Threads:
+    """A pool of daemon threads: as many as were ever busy at the same time, at most `most`; further calls wait.
+
+    A call made by one that runs in the pool gets another thread, since the two would wait for each other.
+    """
+
+    def __init__(self, *, most: int | None = None, name: str = "interlock-task") -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._most = most
+        self._name = name
         self._count = 0
         self._busy = 0
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """The answer of a function that runs in a thread, in a copy of the caller's context."""
+        """Run a function in a thread, in a copy of the caller's context, and return its result."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        if self._busy == self._count:
+        if self._busy >= self._count and (self._most is None or self._count < self._most or _is_in_call.get()):
             self._count += 1
-            threading.Thread(target=self._serve, name=f"interlock-task-{self._count}", daemon=True).start()
+            threading.Thread(target=self._serve, name=f"{self._name}-{self._count}", daemon=True).start()
         self._busy += 1
-        self._calls.put(_Call(function, contextvars.copy_context(), loop, answer))
+        context = contextvars.copy_context()
+        context.run(_is_in_call.set, self._most is not None)
+        self._calls.put(_Call(function, context, loop, answer))
         return answer
 
     def close(self) -> None:
@@ -47,7 +58,8 @@ class Threads:
             result: Any = None
             error: BaseException | None = None
             try:
-                result = call.context.run(call.function)
+                if not call.answer.cancelled():  # while it waited for a thread
+                    result = call.context.run(call.function)
             except StopIteration as stray:  # which no future can carry
                 error = RuntimeError(f"the task raised {type(stray).__name__}")
             except BaseException as raised:

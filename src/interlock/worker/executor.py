@@ -17,7 +17,7 @@ from interlock.domain.decide import Fail as Failed
 from interlock.domain.decide import Release as Released
 from interlock.domain.retry import SECOND
 from interlock.domain.text import mend_text
-from interlock.errors import CancelRequested, Error, LeaseLost, NotRunning, TooLarge
+from interlock.errors import CancelRequested, Error, Forbidden, LeaseLost, NotRunning, TooLarge
 from interlock.sdk import values
 from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
 from interlock.sdk.signature import UnknownArgument
@@ -27,6 +27,7 @@ from interlock.worker.run import Ending, Run
 LONGEST_TRACEBACK: Final = 6000
 UNKNOWN_ARGUMENT: Final = "unknown_argument"
 LONGEST_DEPLOY_SECONDS: Final = 3600.0
+ROLE_DELAY_SECONDS: Final = 300.0  # until an operator has perhaps given the worker another token
 DEPLOY_SECONDS: Final = 30.0  # until another worker has perhaps got the job, or this one been replaced
 
 
@@ -166,6 +167,8 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
 def _raised_together(run: Run, group: BaseExceptionGroup[BaseException]) -> Finish | None:
     """A task group wraps what is raised in it: what suspends a run does so from there too, and one error is itself."""
     raised = list(_leaves(group))
+    if raised and all(isinstance(one, Forbidden) for one in raised):
+        return _raised(run, raised[0])
     if not all(isinstance(one, Suspended) for one in raised):
         return _raised(run, raised[0] if len(raised) == 1 else group)
     children = [child for one in raised if isinstance(one, AwaitsChildren) for child in one.children]
@@ -193,6 +196,8 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
             return failure(run, _said(error), kind=error.kind or "Fail", details=error.details, retryable=False)
         case Retry():
             return failure(run, _said(error), kind="Retry", retry_after_seconds=error.after_seconds)
+        case Forbidden():
+            return _not_permitted(run, error)
         case StepMismatch():
             # Each time twice as long: the code has to be fixed and deployed before the attempts are spent.
             wait = min(DEPLOY_SECONDS * 2 ** (run.job.attempt - 1), LONGEST_DEPLOY_SECONDS)
@@ -200,6 +205,12 @@ def _raised(run: Run, error: BaseException) -> Finish | None:
     kind = type(error).__name__
     lines = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
     return failure(run, _said(error), kind=kind, details={"traceback": mend_text(lines)[0]})
+
+
+def _not_permitted(run: Run, error: Forbidden) -> Finish:
+    """The credential of the worker lacks a role: another run fails until it is replaced, so no attempt is spent."""
+    run.trouble = f"the token of this worker does not allow what the task does: {error}"
+    return Released(*run.holder, run.trouble, None, ROLE_DELAY_SECONDS)
 
 
 def _said(error: BaseException) -> str:

@@ -55,6 +55,10 @@ class Heart:
             except Exception as error:
                 await self._patience.wait(error)
 
+    async def check(self, runs: Sequence[Run]) -> None:
+        """Send heartbeats for some runs now: the replies tell which of them must stop, and why."""
+        await self._beat_for(runs)
+
     async def at_rest(self) -> None:
         """Until the beat under way is answered: what it tells of a run must come before the report of its end."""
         async with self._beating:

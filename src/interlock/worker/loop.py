@@ -23,6 +23,7 @@ from interlock.sdk.context import Context
 from interlock.sdk.threads import Threads
 from interlock.worker.executor import execute, failure, stopped
 from interlock.worker.heart import Heart
+from interlock.worker.interruptions import Interruptions
 from interlock.worker.log import logger
 from interlock.worker.patience import Patience
 from interlock.worker.reporter import Reporter
@@ -35,6 +36,7 @@ POLL_SECONDS: Final = 20.0
 LONGEST_BEAT_SECONDS: Final = 5.0
 STARTING_UP: Final = "57P03"
 HOPELESS: Final = (Invalid, Unauthenticated, Forbidden)  # asking again would not make it any better
+LEAST_STEP_THREADS: Final = 32
 LAST_WORDS_SECONDS: Final = 5.0  # for tasks to clean up after they were interrupted, and for the last reports
 
 
@@ -88,6 +90,7 @@ class Worker:
             return 0
         self._prepare(client)
         self._client.start_chores()
+        await self._check_roles()
         self._log.info("worker started", types=sorted(self._tasks), concurrency=self._concurrency)
         with contained(self._loop):
             await self._run(drain=drain, once=once)
@@ -122,14 +125,39 @@ class Worker:
                 self._asking = None
         return None
 
+    async def _check_roles(self) -> None:
+        """Log at start which role the tasks need and the credential lacks, as far as their code shows it."""
+        self._asking = asking = asyncio.create_task(self._client.roles())
+        try:
+            roles = await asking
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            return
+        except (Unavailable, Unauthenticated, Forbidden):
+            return  # the first claim says so, or waits until the server is back
+        finally:
+            self._asking = None
+        if roles is None:
+            return
+        needs = {"work": sorted(self._tasks), "produce": sorted(n for n, t in self._tasks.items() if t.enqueues)}
+        for role, tasks in needs.items():
+            if tasks and role not in roles:
+                self._log.warning(
+                    "token lacks a role that tasks need", role=role, tasks=tasks, roles=sorted(roles),
+                    advice=f"interlock tokens create --role {' --role '.join(sorted({'work', role}))}",
+                )  # fmt: skip
+
     def _prepare(self, client: Client) -> None:
         self._client = client
         self._heart = Heart(
             client, self._log, every_seconds=self._every_seconds, held=lambda: self._held.values(),
             stop=self._stop_run, broken=self._break,
         )  # fmt: skip
+        self._interruptions = Interruptions(client, self._log, self._heart, held=lambda: self._held.values())
         self._reporter = Reporter(client, self._log, self._heart, settled=self._settle, broken=self._break)
         self._threads = Threads()
+        self._step_threads = Threads(most=max(self._concurrency, LEAST_STEP_THREADS), name="interlock-step")
         self._loop = asyncio.get_running_loop()
         self._held: dict[tuple[str, int], Run] = {}
         self._waiting: deque[Run] = deque()
@@ -140,6 +168,7 @@ class Worker:
 
     async def _run(self, *, drain: bool, once: bool) -> None:
         beating = asyncio.create_task(self._heart.beat())
+        watching = asyncio.create_task(self._interruptions.watch())
         try:
             await self._work(drain=drain, once=once)
             while once and self._held and not self._stopping:
@@ -156,8 +185,10 @@ class Worker:
                 raise
             finally:
                 beating.cancel()
-                await asyncio.wait([beating])
+                watching.cancel()
+                await asyncio.wait([beating, watching])
                 self._threads.close()
+                self._step_threads.close()
                 self._stopping = self._at_once = False  # it may be run again
 
     async def _work(self, *, drain: bool, once: bool) -> None:
@@ -230,7 +261,9 @@ class Worker:
         self._running += 1
         self._runs += 1
         if run.task.signature.context is not None:
-            run.context = Context(run.grant, self._client, self._loop, self._threads, run.received)
+            run.context = Context(run.grant, self._client, self._loop, self._step_threads, run.received)
+        run.started_at = self._loop.time()
+        self._interruptions.note_begin()
         run.handle = self._loop.create_task(self._carry(run))
 
     async def _carry(self, run: Run) -> None:
@@ -274,6 +307,8 @@ class Worker:
 
     def _let_go(self, run: Run) -> None:
         self._held.pop(run.key, None)
+        if run.started_at is not None and run.seconds is None:
+            run.seconds = self._loop.time() - run.started_at
         self._changed.set()
         if run.timer is not None:
             run.timer.cancel()

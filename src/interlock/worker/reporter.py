@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -100,8 +101,7 @@ class Reporter:
                 self._refused(run, order, answer.error)
             else:
                 self._settled(run)
-                if type(order) is not Complete:
-                    self._note(run, order, answer)
+                self._note(run, order, answer)
 
     async def _insist(self, verb: Callable[[T], Awaitable[A]], items: T) -> A:
         """The answer, however long the queue is away: every report may be repeated."""
@@ -151,7 +151,20 @@ class Reporter:
             self._log.error("a report was refused", job=run.job.id, fence=run.job.fence, error=str(error))
 
     def _note(self, run: Run, order: Finish, receipt: Receipt) -> None:
-        self._log.info(
-            "run ended", job=run.job.id, type=run.job.type, attempt=run.job.attempt, by=str(order.verb),
-            status=str(receipt.status),
-        )  # fmt: skip
+        """One line for each run. A worker may end thousands a second: what nobody reads is not put together."""
+        if run.trouble is None and not self._log.isEnabledFor(logging.INFO):
+            return
+        facts: dict[str, Any] = {
+            "job": run.job.id,
+            "type": run.job.type,
+            "attempt": run.job.attempt,
+            "status": str(receipt.status),
+        }
+        if run.seconds is not None:
+            facts["duration_seconds"] = round(run.seconds, 3)
+        if run.trouble is not None:
+            self._log.error("run released, a role is missing", **facts, error=run.trouble)
+        elif type(order) is Complete:
+            self._log.info("run succeeded", **facts)
+        else:
+            self._log.info("run ended", **facts, by=str(order.verb))

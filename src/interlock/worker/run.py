@@ -27,8 +27,8 @@ class Run:
     """A job that this worker holds."""
 
     __slots__ = (
-        "abandoned", "claim", "context", "ending", "grant", "handle", "holder", "job", "key", "received", "task",
-        "telling", "timer",
+        "abandoned", "claim", "context", "ending", "grant", "handle", "holder", "job", "key", "received", "seconds",
+        "started_at", "task", "telling", "timer", "trouble",
     )  # fmt: skip
 
     def __init__(self, grant: Grant, task: Task[..., Any], claim: Claim) -> None:
@@ -43,6 +43,9 @@ class Run:
         self.ending: Ending | None = None
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.started_at: float | None = None  # by the clock of the event loop
+        self.seconds: float | None = None  # how long it took
+        self.trouble: str | None = None  # what an operator has to repair before a later run can succeed
         self.telling = False  # a heartbeat with events of this run is under way
         self.abandoned: asyncio.Future[Any] | None = None  # a thread that goes on although its run has ended
 

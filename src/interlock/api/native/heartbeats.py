@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api import problems, shapes
+from interlock.api import auth, problems, shapes
 from interlock.api.native import shown
 from interlock.api.native.grants import (
     CheckpointPart,
@@ -19,6 +20,7 @@ from interlock.api.native.grants import (
 )
 from interlock.api.native.holding import as_holder, as_holders
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.waiting import patience
 from interlock.domain.job import Beat, Refused
 
 routes = Routes()
@@ -85,6 +87,38 @@ async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
             ]
         }
     )
+
+
+class Leases(Request, frozen=True, kw_only=True):
+    """Leases of one worker, and how long to wait until one of them must stop."""
+
+    items: list[HeldItem]
+    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+class Interrupted(shapes.Shape, frozen=True, kw_only=True):
+    """Jobs that their worker must stop; a heartbeat tells why."""
+
+    ids: list[str]
+
+
+@routes.add("POST", "/v1/leases/watch", roles=["work"], body=Leases, answers={200: Interrupted})
+async def watch_leases(call: Call[Leases, Nothing]) -> Answer:
+    """Name leased jobs that must stop: cancelled, or no longer leased to the caller. Waits for the first."""
+
+    def is_own(worker: str) -> bool:
+        return call.who.unchecked or auth.is_own_worker(call.who, worker)
+
+    async def look(enough: asyncio.Event | None = None) -> list[str]:
+        return await call.engine.leases.interrupted(
+            call.who.tenant, [(item.id, item.fence) for item in call.body.items], is_own=is_own,
+            wait_seconds=0.0 if enough is None else call.body.wait_seconds, enough=enough,
+        )  # fmt: skip
+
+    if not call.body.wait_seconds:
+        return answer({"ids": await look()})
+    async with patience(call) as enough:
+        return answer({"ids": await look(enough)})
 
 
 def _beat(call: Call[Any, Nothing], body: Heartbeat | HeartbeatItem, job_id: str, worker: str, sanitized: bool) -> Beat:

@@ -11,7 +11,19 @@ from typing import Final, NamedTuple, Protocol
 
 from interlock.domain.approval import Approval, Ballot, GateFilter, Mint
 from interlock.domain.decide import Order
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.job import (
+    Beat,
+    Checkpoint,
+    Enqueued,
+    Filter,
+    HistoryRow,
+    Job,
+    LeaseState,
+    NewJob,
+    Pulse,
+    Receipt,
+    Refused,
+)  # fmt: skip
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
 from interlock.domain.registry import Agent, JobType, QueueStats, Registry
@@ -56,6 +68,11 @@ class Terms(NamedTuple):
 
 
 NO_TERMS: Final = Terms()
+
+
+def cancels_of(tenant: str) -> str:
+    """What to watch for cancel requests and revoked leases of a tenant; no tenant has such a name."""
+    return f"\x00cancel {tenant}"
 
 
 class RegistryChanged(Exception):
@@ -181,6 +198,8 @@ class Store(
         """Save progress: the newest number wins, the same one again is fine, an older one is refused."""
         ...
 
+    async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]: ...
+
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         """Decide and write each order under the lock of its job; a repeated finish gets its first receipt."""
         ...
@@ -189,6 +208,10 @@ class Store(
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
         """Newest first, without payload, result and checkpoint."""
+        ...
+
+    async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
+        """IDs of jobs whose idempotency key is the text or whose ID ends with `id_end`, newest first."""
         ...
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]: ...
@@ -250,7 +273,10 @@ class Store(
         ...
 
     def watch(self, tenant: str) -> asyncio.Event:
-        """Set when something of the tenant may have become claimable, here or elsewhere; take it before looking."""
+        """Set when something of the tenant may have become claimable, here or elsewhere; take it before looking.
+
+        With `cancels_of(tenant)`: when a cancellation may have been requested, or a lease revoked.
+        """
         ...
 
     async def birth_shard(self, tenant: str, type: str | None = None) -> int:

@@ -8,13 +8,25 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from interlock.domain.decide import Order
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.decide import STOPS, Order
+from interlock.domain.job import (
+    Beat,
+    Checkpoint,
+    Enqueued,
+    Filter,
+    HistoryRow,
+    Job,
+    LeaseState,
+    NewJob,
+    Pulse,
+    Receipt,
+    Refused,
+)  # fmt: skip
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.errors import SchemaMismatch
 from interlock.storage import chains
-from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict
+from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict, cancels_of
 from interlock.storage.postgres import change, claim, enqueue, facts, history, ladder, within
 from interlock.storage.postgres.artifacts import ArtifactVerbs
 from interlock.storage.postgres.audit import AuditVerbs
@@ -111,7 +123,14 @@ class PostgresStore(
         repeatable = all(getattr(order, "expected_version", None) is None for order in orders)
         told = await self._run(lambda c: change.carry_out(c, tenant, orders), repeatable=repeatable)
         self._bell.ring(tenant)
+        if any(isinstance(order, STOPS) for order in orders):
+            self._bell.ring(cancels_of(tenant))
         return told
+
+    async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
+        rows = await self._fetch(call("lease_states", 2), tenant, list(job_ids))
+        states = {str(row[0]): LeaseState(str(row[0]), row[1], row[2], row[3]) for row in rows}
+        return [states.get(id) for id in job_ids]
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
         rows = await self._fetch(call("jobs", 2), tenant, list(job_ids))
@@ -127,6 +146,10 @@ class PostgresStore(
         )  # fmt: skip
         found = {job.seq: job for job in map(claim.to_job, rows)}
         return [found[seq] for seq in sorted(found, reverse=True)[: f.limit]]
+
+    async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
+        rows = await self._fetch("select * from interlock.search_jobs($1, $2, $3, $4)", tenant, text, id_end, limit)
+        return [str(row[0]) for row in rows]
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._run(lambda c: history.of_job(c, tenant, job_id))

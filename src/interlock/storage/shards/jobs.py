@@ -10,7 +10,19 @@ from functools import partial
 from operator import attrgetter
 
 from interlock.domain.decide import Order
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.job import (
+    Beat,
+    Checkpoint,
+    Enqueued,
+    Filter,
+    HistoryRow,
+    Job,
+    LeaseState,
+    NewJob,
+    Pulse,
+    Receipt,
+    Refused,
+)  # fmt: skip
 from interlock.domain.policy import ClaimAsk
 from interlock.errors import IdempotencyKeyReuse, Indeterminate, Invalid, TenantMoved, Unavailable
 from interlock.storage.contract import NO_TERMS, Terms
@@ -68,12 +80,19 @@ class JobRoutes(Routing):
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         return await self._by_job(tenant, orders, attrgetter("id"), lambda store, some: store.carry_out(tenant, some))
 
+    async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
+        return await self._by_job(tenant, job_ids, str, lambda store, some: store.lease_states(tenant, some))
+
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
         return await self._by_job(tenant, job_ids, str, lambda store, some: store.get(tenant, some))
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
         pages = await self._each(tenant, lambda store: store.find(tenant, filter))
         return sorted(itertools.chain(*pages), key=lambda job: -job.seq)[: filter.limit]
+
+    async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
+        pages = await self._each(tenant, lambda store: store.search(tenant, text, id_end, limit))
+        return list(dict.fromkeys(itertools.chain(*pages)))[:limit]
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._of_job(tenant, job_id, lambda store: store.history(tenant, job_id))

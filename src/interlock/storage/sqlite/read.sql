@@ -1,6 +1,17 @@
 -- name: jobs
 SELECT {job} FROM json_each(:ids) i CROSS JOIN job_view v ON v.tenant = :tenant AND v.id = i.value;
 
+-- name: lease_states
+SELECT j.id, j.fence, CASE WHEN j.status = 'running' THEN j.worker END, j.cancel_requested_at IS NOT NULL
+FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
+
+-- name: search
+-- Reads the index of the ids from end to end: fast enough for a person, and no index to maintain for it.
+SELECT id FROM (
+  SELECT j.id, j.seq FROM job j WHERE j.tenant = :tenant AND :id_end IS NOT NULL AND substr(j.id, -length(:id_end)) = :id_end
+  UNION SELECT b.id, b.seq FROM job_body b WHERE b.tenant = :tenant AND b.idempotency_key = :text)
+ORDER BY seq DESC LIMIT :limit;
+
 -- name: history
 SELECT j.id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at, h.hash
 FROM job j CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq

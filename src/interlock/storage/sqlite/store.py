@@ -13,13 +13,25 @@ from typing import Final, TypeVar
 
 import apsw
 
-from interlock.domain.decide import Order
-from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, NewJob, Pulse, Receipt, Refused
+from interlock.domain.decide import STOPS, Order
+from interlock.domain.job import (
+    Beat,
+    Checkpoint,
+    Enqueued,
+    Filter,
+    HistoryRow,
+    Job,
+    LeaseState,
+    NewJob,
+    Pulse,
+    Receipt,
+    Refused,
+)  # fmt: skip
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.errors import Invalid, SchemaMismatch, StorageBroken, Unavailable
 from interlock.storage import chains
-from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict
+from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict, cancels_of
 from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.signal import Signal
 from interlock.storage.sqlite import change, claim, enqueue, find, history
@@ -153,7 +165,17 @@ class SQLiteStore(
                 raise
             told = await self._write(lambda c: change.carry_out_apart(c, tenant, orders, self._routes_of(tenant)))
         self._signal.fire(tenant)
+        if any(isinstance(order, STOPS) for order in orders):
+            self._signal.fire(cancels_of(tenant))
         return told
+
+    async def lease_states(self, tenant: str, job_ids: Sequence[str]) -> list[LeaseState | None]:
+        def read(c: Connection) -> list[LeaseState | None]:
+            rows = c.rows(_READ["lease_states"], {"tenant": tenant, "ids": json.dumps(job_ids)})
+            states = {id: LeaseState(id, fence, worker, bool(cancel)) for id, fence, worker, cancel in rows}
+            return [states.get(id) for id in job_ids]
+
+        return await self._read(read)
 
     async def get(self, tenant: str, job_ids: Sequence[str]) -> list[Job | None]:
         def read(c: Connection) -> list[Job | None]:
@@ -165,6 +187,10 @@ class SQLiteStore(
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
         return await self.read_settled(tenant, lambda c: find.find(c, tenant, filter))
+
+    async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
+        wanted = {"tenant": tenant, "text": text, "id_end": id_end, "limit": limit}
+        return await self.read_settled(tenant, lambda c: [id for (id,) in c.rows(_READ["search"], wanted)])
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._read(lambda c: history.of_job(c, tenant, job_id))

@@ -157,6 +157,18 @@ begin
   return array(select distinct s::text from unnest(p_statuses) s where not (s = 'retry' and 'queued' = any(p_statuses)));
 end $$;
 
+-- Jobs by their idempotency key or the end of their id, newest first. The ids are read from end to end: fast enough for a person, and no
+-- index to maintain for it.
+create or replace function interlock.search_jobs(p_tenant text, p_text text, p_id_end text, p_limit integer) returns setof uuid
+language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select f.id from (
+    select j.id, j.seq from interlock.job j where j.tenant = p_tenant and p_id_end is not null and right(j.id::text, length(p_id_end)) = p_id_end
+    union select j.id, j.seq from interlock.job j where j.tenant = p_tenant and j.idempotency_key = p_text) f
+  order by f.seq desc limit p_limit;
+end $$;
+
 create or replace function interlock.history(p_tenant text, p_job_id uuid) returns setof interlock.job_history language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
