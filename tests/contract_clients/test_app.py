@@ -12,6 +12,7 @@ import pytest
 
 import interlock
 from interlock.domain.lifecycle import Status
+from interlock.errors import Invalid, Unauthenticated
 from interlock.worker.loop import Worker
 from tests.api.rig import Api
 from tests.support.eventually import PATIENCE_SECONDS
@@ -48,6 +49,43 @@ async def test_a_job_is_enqueued_run_and_awaited_through_a_server(guarded: Api) 
         assert await job.result(timeout=PATIENCE_SECONDS) == "HELLO ADA"
         assert [event.message for event in await job.events()] == ["greeting"]
         assert (await job.history())[-1].actor.startswith("worker:crew/")
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("localhost:8420", "write http://localhost:8420"),
+        ("queue.example", "write http://queue.example"),
+        ("127.0.0.1:8420/base", "write http://127.0.0.1:8420/base"),
+        ("jobs.db", "or http://HOST:PORT"),
+        ("ftp://queue.example", "or http://HOST:PORT"),
+    ],
+)
+def test_an_address_without_a_scheme_says_what_to_write(url: str, advice: str) -> None:
+    with pytest.raises(Invalid) as rejected:
+        interlock.App(url)
+    assert advice in str(rejected.value)
+    assert ("write http" in str(rejected.value)) is ("write http" in advice)
+
+
+async def test_an_empty_token_means_none_and_a_missing_or_wrong_one_says_so(api: Api, guarded: Api) -> None:
+    async with interlock.App(api.url, token="") as app:
+
+        @app.task
+        async def nothing() -> None: ...
+
+        assert (await nothing.enqueue()).id
+    interlock.App("sqlite:///jobs.db", token="")
+    for token, said in (("", "no token was given: use token="), ("ilk_wrong", "mistyped, expired, revoked")):
+        async with interlock.App(guarded.url, token=token) as app:
+
+            @app.task
+            async def more() -> None: ...
+
+            with pytest.raises(Unauthenticated, match=said):
+                await more.enqueue()
+    with pytest.raises(Invalid, match="line break"):
+        interlock.App(guarded.url, token="ilk_secret\n")
 
 
 async def test_blocking_code_uses_the_same_server(api: Api) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 import interlock
 from interlock.assemble import App
-from interlock.errors import Invalid
+from interlock.errors import Forbidden, Invalid
 from interlock.sdk.tasks import Task
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
@@ -273,6 +273,52 @@ async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_r
             await note.within(pool).enqueue(text="x")
     with pytest.raises(TypeError, match="not None"):
         note.within(None)
+
+
+@pytest.mark.parametrize("way", [with_asyncpg, with_psycopg, with_blocking_psycopg, with_sqlalchemy])
+async def test_a_role_without_the_grant_is_told_which_one_and_how(
+    note: Task[..., Any], database: str, postgres: Postgres, way: Any
+) -> None:
+    admin = await asyncpg.connect(postgres.dsn(database))
+    try:
+        await admin.execute('create role "no rights" login')
+        with pytest.raises(Forbidden, match='GRANT interlock_app TO "no rights"'):
+            await way(postgres.dsn(database, user="no rights"), note, True)
+        await admin.execute('grant interlock_app to "no rights"')
+        assert await way(postgres.dsn(database, user="no rights"), note, True)
+    finally:
+        await admin.execute('drop role if exists "no rights"')
+        await admin.close()
+
+
+async def test_a_refused_grant_leaves_the_callers_transaction_as_it_was(
+    note: Task[..., Any], database: str, postgres: Postgres
+) -> None:
+    admin = await asyncpg.connect(postgres.dsn(database))
+    try:
+        await admin.execute("create role bare login")
+        connection = await asyncpg.connect(postgres.dsn(database, user="bare"))
+        try:
+            async with connection.transaction():
+                await connection.execute("create temp table mine (n int) on commit drop")
+                with pytest.raises(Forbidden, match="GRANT interlock_app TO bare"):
+                    await note.within(connection).enqueue(text="x")
+                await connection.execute("insert into mine values (1)")
+        finally:
+            await connection.close()
+    finally:
+        await admin.execute("drop role bare")
+        await admin.close()
+
+
+async def test_a_database_without_the_schema_is_named(note: Task[..., Any], postgres: Postgres) -> None:
+    connection = await asyncpg.connect(postgres.dsn("postgres"))
+    try:
+        async with connection.transaction():
+            with pytest.raises(Invalid, match="no schema interlock: connect to the database of the app"):
+                await note.within(connection).enqueue(text="x")
+    finally:
+        await connection.close()
 
 
 async def test_sqlite_says_that_it_cannot(tmp_path: Path) -> None:

@@ -221,7 +221,9 @@ def test_what_does_not_go_together_is_refused_at_once(said: dict[str, Any], why:
 
 @pytest.mark.parametrize("url", ["jobs.db", "", "sqlite://jobs.db", "mysql://somebody:secret@nowhere/jobs"])
 def test_a_url_of_nothing_we_know_is_refused_at_once_without_its_password(url: str) -> None:
-    with pytest.raises(Invalid, match="is not a database; use sqlite:///PATH") as refused:
+    with pytest.raises(
+        Invalid, match="is not a URL: use sqlite:///PATH or postgresql://USER@HOST/NAME, or http://"
+    ) as refused:
         interlock.App(url)
     assert "secret" not in str(refused.value)
 

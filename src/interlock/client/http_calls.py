@@ -18,11 +18,13 @@ import httpx2
 
 from interlock import __version__
 from interlock.client import http_errors
-from interlock.errors import Error, Indeterminate, Invalid, TooLarge, Unavailable
+from interlock.errors import Error, Indeterminate, Invalid, TooLarge, Unauthenticated, Unavailable
 
 SCHEMES: Final = ("http://", "https://")
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 20.0  # for one try to move on, beyond the time it was asked to wait
+NO_TOKEN: Final = "no token was given: use token= in Python, --token-file or INTERLOCK_TOKEN on the command line"
+WRONG_TOKEN: Final = "the token is mistyped, expired, revoked or for another server"
 PATIENCE_SECONDS: Final = 60.0
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
@@ -113,7 +115,7 @@ class Calls:
             else:
                 if 200 <= answer.status < 300:
                     return answer
-                refused = refusal(answer, call.about)
+                refused = self._with_advice(refusal(answer, call.about))
                 if not http_errors.is_passing(answer.status):
                     raise refused
                 why = str(refused)
@@ -122,6 +124,12 @@ class Calls:
             if patience.is_unsure and not call.repeatable:
                 raise Indeterminate(f"{why}; it may have been done: look before asking again")
             await patience.wait(why)
+
+    def _with_advice(self, refused: Error) -> Error:
+        """A server does not say why it rejects a credential; whether one was sent is known here."""
+        if isinstance(refused, Unauthenticated):
+            refused.args = (f"{refused}; {WRONG_TOKEN if self.has_token else NO_TOKEN}",)
+        return refused
 
     @asynccontextmanager
     async def stream(
@@ -242,7 +250,11 @@ def _trusted() -> ssl.SSLContext:
 
 def checked_url(url: str) -> str:
     """Where a server is, without anything that has no place there."""
-    unfit = Invalid("a server is given as https://HOST, with :PORT and /PATH or without", pointer="/server")
+    unfit = Invalid(
+        "the URL of a server is http://HOST:PORT or https://HOST, with or without a path: "
+        f"{url.split('@')[-1].split('?')[0]!r} is not one",
+        pointer="/server",
+    )
     try:
         parts = urlsplit(url)
         has_place = bool(parts.hostname) and parts.port != 0
@@ -258,7 +270,10 @@ def checked_url(url: str) -> str:
 def checked_token(token: str) -> str:
     """A token that can stand in a header, and nothing that could stand for more than one."""
     if not _TOKEN.fullmatch(token):
-        raise Invalid("a token is made of visible ASCII characters", pointer="/token")
+        raise Invalid(
+            "token has characters other than visible ASCII: remove them, such as a line break at its end",
+            pointer="/token",
+        )
     return token
 
 

@@ -139,7 +139,10 @@ async def check(connection: Conn) -> None:
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         raise SchemaMismatch(f"the database has no schema for Interlock yet; {advice}") from None
     except asyncpg.InsufficientPrivilegeError:
-        raise SchemaMismatch("this role may not use the schema interlock; grant it the role interlock_app") from None
+        role = await connection.fetchval("select quote_ident(current_user)")
+        raise SchemaMismatch(
+            f"database role {role} may not use the schema interlock: as its owner, run GRANT interlock_app TO {role}"
+        ) from None
     applied: dict[int, str] = {row[0]: row[1] for row in rows}
     have = applied.pop(0, None)
     if missing := pending(migrations(PACKAGE), applied):

@@ -18,13 +18,19 @@ from uuid import UUID
 import asyncpg
 
 from interlock.domain.job import Enqueued, NewJob, Refused
-from interlock.errors import Invalid, TenantMoved
+from interlock.errors import Forbidden, Invalid, TenantMoved
 from interlock.storage.contract import RegistryChanged, Terms
 from interlock.storage.postgres.connection import TENANT_MOVED, Conn
 from interlock.storage.postgres.enqueue import REGISTRY_CHANGED, Forgotten, Known, enqueue
 
 IDLE: Final = 0
 FOREIGN_KEY: Final = "23503"
+NOT_PERMITTED: Final = "42501"
+NO_SCHEMA: Final = "3F000"
+NOT_HERE: Final = (
+    "the database of this connection has no schema interlock: connect to the database of the app, "
+    "or run interlock migrate there"
+)
 SAVEPOINT: Final = "interlock_enqueue"
 _PLACEHOLDER: Final = re.compile(r"\$\d+")
 
@@ -42,6 +48,24 @@ async def enqueue_within(
             return await enqueue(cast(Conn, caller), Known(), tenant, jobs, True, terms)
     except Forgotten as error:
         raise RegistryChanged(tenant) from error
+    except Exception as error:
+        code = _code(error)
+        if code == NOT_PERMITTED and (denied := await _missing_grant(caller)) is not None:
+            raise denied from error
+        if code == NO_SCHEMA:
+            raise Invalid(NOT_HERE, pointer="/within") from error
+        raise
+
+
+async def _missing_grant(caller: _Caller) -> Forbidden | None:
+    """Which role lacks which grant; None if the grant is there, and the error is about something else."""
+    row = await caller.fetchrow("select quote_ident(current_user), pg_has_role(current_user, 'interlock_app', 'usage')")
+    if row is None or row[1]:
+        return None
+    return Forbidden(
+        f"database role {row[0]} lacks the role interlock_app, which it needs to enqueue jobs: "
+        f"as the owner of the schema, run GRANT interlock_app TO {row[0]}"
+    )
 
 
 async def _caller(connection: Any) -> _Caller:
@@ -173,9 +197,13 @@ def _element(value: Any) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _code(error: Exception) -> str | None:
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+
+
 def _meaning(error: Exception) -> Exception:
     """What a driver's error means to the enqueue above; any other stays what it is."""
-    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    code = _code(error)
     if code == REGISTRY_CHANGED:
         return RegistryChanged(str(error))
     if code == TENANT_MOVED:
