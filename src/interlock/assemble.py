@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ from interlock.domain.principal import DEFAULT_TENANT, local
 from interlock.domain.shards import ShardSupplier
 from interlock.engine.engine import Engine
 from interlock.engine.tokens import OWN, Trust
-from interlock.errors import Invalid
+from interlock.errors import Invalid, Unavailable
 from interlock.sdk.app import App as SdkApp
 from interlock.sdk.blocking import blocking
 from interlock.sdk.queue import Queue as SdkQueue
@@ -103,6 +104,15 @@ def _no_database(url: str) -> Invalid:
     return Invalid(f"{url.split('@')[-1].split('?')[0]!r} is not a database; {ADVICE}", pointer="/database")
 
 
+def _no_place(url: str) -> Invalid:
+    """The same where a server would do, too; the scheme is the part that people leave out."""
+    plain = url.split("@")[-1].split("?")[0]
+    advice = f"{ADVICE}, or http://HOST:PORT or https://HOST for a server"
+    if "://" not in url and re.fullmatch(r"[\w.-]+(:\d+)?(/.*)?", plain) and not plain.endswith(".db"):
+        advice += f": for the server {plain}, write http://{plain}"
+    return Invalid(f"{plain!r} is not a URL: {advice}", pointer="/url")
+
+
 async def migrate_all(settings: Settings) -> list[str]:
     """Bring the database of the settings up to date, or those of all shards, and name what was applied where."""
     if not settings.shards:
@@ -145,8 +155,10 @@ async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardS
 
 
 @asynccontextmanager
-async def engine_of(settings: Settings, *, trust: Trust = OWN) -> AsyncIterator[Engine]:
-    """An engine as the settings say for as long as the block lasts; its background chores are up to the caller."""
+async def engine_of(settings: Settings, *, trust: Trust = OWN, create: bool = True) -> AsyncIterator[Engine]:
+    """An engine for these settings while the block lasts; its maintenance tasks are up to the caller."""
+    if not create and not settings.shards:
+        check_exists(settings.database)
     engine = await new_engine(settings, trust=trust)
     try:
         yield engine
@@ -154,13 +166,31 @@ async def engine_of(settings: Settings, *, trust: Trust = OWN) -> AsyncIterator[
         await engine.close()
 
 
-def open_engine(url: str, **others: Any) -> AbstractAsyncContextManager[Engine]:
+def check_exists(database: str) -> None:
+    """Reject a SQLite file that does not exist: a misspelled path must not become an empty database."""
+    if not database.startswith(SQLITE) or (path := _path(database)) == ":memory:":
+        return
+    try:
+        exists = Path(path).stat().st_size > 0
+    except FileNotFoundError:
+        exists = False
+    except OSError:
+        return  # opening it says what is wrong
+    if not exists:
+        message = (
+            f"database file {path!r} does not exist: check the path; `interlock migrate` or `interlock up` creates it"
+        )
+        raise Unavailable(message)
+
+
+def open_engine(url: str, *, create: bool = True, **others: Any) -> AbstractAsyncContextManager[Engine]:
     """The same for one database, with other settings by their names."""
-    return engine_of(Settings(database=url, **others))
+    return engine_of(Settings(database=url, **others), create=create)
 
 
 async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | None = None) -> Client:
     """What the SDK and workers talk to: an engine of its own on a database, or a server."""
+    token = token or None
     check_place(url, tenant=tenant, token=token)
     if url.startswith(SERVERS):
         from interlock.client.http import HttpClient
@@ -175,13 +205,13 @@ async def client_of(settings: Settings, *, supplier: ShardSupplier | None = None
 
 
 def check_place(url: str, *, tenant: str, token: str | None) -> None:
-    """Refuse what a place has no use for: a database asks for no token, a server takes the tenant from it."""
+    """Reject what does not apply: a database needs no token, a server takes the tenant from the token."""
     if token is not None and not url.startswith(SERVERS):
         raise Invalid("a token goes with the URL of a server, not with a database", pointer="/token")
     if url.startswith(SERVERS):
         check_server(url, token=token)
     elif not url.startswith((SQLITE, *POSTGRES)):
-        raise _no_database(url)
+        raise _no_place(url)
     config.tenant_name(tenant)
     if tenant != DEFAULT_TENANT and url.startswith(SERVERS):
         raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")
@@ -212,6 +242,7 @@ class App(SdkApp):
         shard_supplier: str | ShardSupplier | None = None,
         artifacts: str | None = None,
     ) -> None:
+        token = token or None  # an environment variable that is set and empty means the same as one that is not
         if url is not None and url.startswith(SERVERS):
             check_place(url, tenant=DEFAULT_TENANT if tenant is None else tenant, token=token)
             if shards or shard_supplier or artifacts:

@@ -87,9 +87,10 @@ class NotFound(Error):
     code = "not_found"
     status = 404
 
-    def __init__(self, job_id: str, *, what: str = "job") -> None:
+    def __init__(self, job_id: str, *, what: str = "job", hint: str = "") -> None:
         self.job_id, self.what = job_id, what  # no id where it would be a secret
-        super().__init__(f"no {what} {job_id}" if job_id else f"no such {what}")
+        missing = f"no {what} {job_id}" if job_id else f"no such {what}"
+        super().__init__(f"{missing}: {hint}" if hint else missing)
 
 
 class Conflict(Error):

@@ -142,6 +142,35 @@ async def test_an_unknown_link_is_refused_without_a_name_for_it(guarded: Api) ->
     assert {"id", "job_id"}.isdisjoint(told)
 
 
+async def test_run_now_makes_a_waiting_job_due_and_leaves_one_history_row(api: Api) -> None:
+    later = await api.enqueue(delay_seconds=3600)
+    due = api.ok(await api.post(f"/v1/jobs/{later['id']}/run-now", {}))
+    assert (due["location"], due["version"]) == ("ready", 2)
+    rows = api.ok(await api.get(f"/v1/jobs/{later['id']}/history"))["items"]
+    assert [(row["from"], row["to"]) for row in rows] == [(None, "queued"), ("queued", "queued")]
+    again = api.ok(await api.post(f"/v1/jobs/{later['id']}/run-now"))
+    assert (again["version"], again["run_at"]) == (2, due["run_at"])  # due already: it keeps its order
+    (claimed,) = await api.claim()
+    assert claimed["id"] == later["id"]
+    problem(await api.post(f"/v1/jobs/{later['id']}/run-now"), 409, "not_editable")
+    problem(await api.post("/v1/jobs/01890000-0000-7000-8000-000000000000/run-now"), 404, "not_found")
+
+
+async def test_a_job_is_found_by_the_end_of_its_id_and_by_its_key(api: Api) -> None:
+    job = await api.enqueue(idempotency_key="order 7")
+    await api.enqueue()
+
+    async def found(text: str) -> list[str]:
+        return [one["id"] for one in api.ok(await api.get("/v1/jobs", params={"search": text}))["items"]]
+
+    for text in (job["id"], job["id"][-8:], job["id"][-17:].upper(), job["id"].replace("-", "")[-20:], "order 7"):
+        assert await found(text) == [job["id"]]
+    for text in (job["id"][-7:], "order", "0" * 8, "%" * 8, "_" * 12, "'"):
+        assert await found(text) == []
+    assert pointer(await api.get("/v1/jobs", params={"search": ""})) == "/search"
+    assert pointer(await api.get("/v1/jobs", params={"search": job["id"], "type": "t"})) == "/search"
+
+
 async def test_a_waiting_job_can_be_edited_at_the_version_that_was_seen(api: Api) -> None:
     job = await api.enqueue(deadline="2200-01-01T00:00:00Z")
     path = f"/v1/jobs/{job['id']}"

@@ -284,6 +284,16 @@ async def test_a_paused_queue_hands_out_nothing_until_resumed(api: Api) -> None:
     assert len(await api.claim(types=["a/b c"])) == 1
 
 
+async def test_a_queue_of_a_type_that_never_was_is_not_found(api: Api) -> None:
+    for answer in (
+        await api.get("/v1/queues/nosuch"),
+        await api.post("/v1/queues/nosuch/pause"),
+        await api.post("/v1/queues/nosuch/resume"),
+    ):
+        assert "never had a job" in problem(answer, 404, "not_found")["detail"]
+    assert api.ok(await api.get("/v1/queues"))["items"] == []
+
+
 @pytest.mark.parametrize("name", [".", "..", "a\u202eb", "a\u200bb", "a\u200fb"])
 async def test_what_no_path_can_name_or_no_eye_can_tell_is_no_name(api: Api, name: str) -> None:
     for body, at in (

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from interlock import assemble
-from interlock.domain.approval import Approval, OpenGate
+from interlock.domain.approval import Approval, Decision, OpenGate
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
+from interlock.errors import NotFound
 from interlock.wire import job_request
 from tests.cli.test_cli import CLI, cli
 
@@ -53,6 +55,27 @@ def test_open_gates_are_listed_newest_first_and_shown_with_what_they_are_about(c
     shown = cli.json("approvals", "show", first.id)
     assert (shown["digest"], shown["status"], shown["votes"]) == (first.digest, "open", [])
     assert not [field for field in shown if "token" in field]
+
+
+def test_a_link_is_created_and_the_end_of_an_id_names_an_approval(cli: CLI) -> None:
+    (gate,) = gates(cli, "Send it?")
+    link = cli("approvals", "link", gate.id[-8:]).stdout.strip()
+    assert link.startswith("http://127.0.0.1:8420/approve#")
+    second: Any = cli.json("approvals", "link", gate.id, "--url", "https://queue.example/")
+    assert second["link"] == f"https://queue.example/approve#{second['token']}"
+    assert second["approval"]["id"] == gate.id
+
+    async def decide(token: str) -> Approval:
+        async with assemble.open_engine(cli.database) as engine:
+            return await engine.gates.decide_by_token(token, Decision.APPROVE)
+
+    with pytest.raises(NotFound):  # the second link has replaced the first
+        asyncio.run(decide(link.partition("#")[2]))
+    assert asyncio.run(decide(second["token"])).id == gate.id
+    assert cli.json("approvals", "show", gate.id[-12:])["status"] == "approved"
+    assert cli("approvals", "link", gate.id).returncode == 4
+    assert cli("approvals", "link", "0" * 8).returncode == 3
+    assert cli("approvals", "list", "--job", "01890000-0000-7000-8000-000000000000").returncode == 3
 
 
 def test_an_approval_lets_the_job_go_on_and_is_told_again(cli: CLI) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from interlock import assemble
+from interlock.domain.job import Refused
+from tests.contract.builders import new_job
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import OWNER, Postgres
-from tests.support.stores import APP_LOGIN, empty_database
+from tests.support.stores import APP_LOGIN, empty_database, migrated_file
 
 
 class CLI:
@@ -44,7 +49,8 @@ class CLI:
 @pytest.fixture
 async def cli(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[CLI]:
     if engine == "sqlite":
-        yield CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+        path = await asyncio.to_thread(migrated_file, tmp_path / "jobs.db")
+        yield CLI(f"sqlite:///{path}", tmp_path)
     else:
         async with empty_database(postgres) as name:
             yield CLI(postgres.dsn(name, user=APP_LOGIN), tmp_path)
@@ -151,7 +157,7 @@ def test_help_that_nobody_reads_ends_as_any_output_that_nobody_reads(
 def test_an_argument_that_means_nothing_is_refused_in_a_sentence(
     tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
-    cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+    cli = CLI(f"sqlite:///{migrated_file(tmp_path / 'jobs.db')}", tmp_path)
     done = cli(*arguments)
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.startswith("interlock: ")
@@ -161,7 +167,7 @@ def test_an_argument_that_means_nothing_is_refused_in_a_sentence(
 
 
 def test_a_noun_alone_lists_what_there_is_and_an_unknown_word_after_it_is_named(tmp_path: Path) -> None:
-    cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+    cli = CLI(f"sqlite:///{migrated_file(tmp_path / 'jobs.db')}", tmp_path)
     cli("agents", "set", "bot", "1")
     assert cli.json("agents") == cli.json("agents", "list")
     done = cli("agents", "sett")
@@ -171,9 +177,110 @@ def test_a_noun_alone_lists_what_there_is_and_an_unknown_word_after_it_is_named(
 
 @pytest.mark.parametrize("noun", ["agents", "approvals", "queues", "subscriptions", "tokens", "types", "workers"])
 def test_a_list_of_nothing_says_so(tmp_path: Path, noun: str) -> None:
-    cli = CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+    cli = CLI(f"sqlite:///{migrated_file(tmp_path / 'jobs.db')}", tmp_path)
     assert cli(noun).stdout == f"no {noun}\n"
     assert cli.json(noun) == {"items": []}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("jobs", "list"), ("jobs", "add", "t"), ("jobs", "show", "01890000-0000-7000-8000-000000000000"), ("queues",),
+        ("queues", "pause", "t"), ("approvals",), ("agents", "set", "bot", "1"), ("types",), ("workers",), ("tokens",),
+        ("subscriptions",), ("audit", "head"), ("audit", "verify"), ("doctor",), ("prune", "--days", "1", "--yes"),
+        ("restored",), ("jobs", "tail"), ("mcp",),
+    ],
+)  # fmt: skip
+def test_a_missing_file_is_reported_and_not_created(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    cli = CLI(f"sqlite:///{tmp_path}/typo.db", tmp_path)
+    done = cli(*arguments)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "typo.db' does not exist" in done.stderr
+    assert "interlock migrate" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "typo.db").touch()
+    assert cli(*arguments).returncode == 5
+    assert [(p.name, p.stat().st_size) for p in tmp_path.iterdir()] == [("typo.db", 0)]
+
+
+def test_a_file_is_created_by_migrate_and_with_the_first_token(tmp_path: Path) -> None:
+    for command in (("migrate",), ("tokens", "create", "--role", "admin")):
+        cli = CLI(f"sqlite:///{tmp_path}/{command[0]}.db", tmp_path)
+        assert cli(*command).returncode == 0
+        assert cli("jobs", "list").returncode == 0
+
+
+def test_a_type_without_a_job_or_a_registration_is_not_found(cli: CLI) -> None:
+    for verb in ("pause", "resume", "show"):
+        done = cli("queues", verb, "nosuch")
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "no queue nosuch: the type is not registered and never had a job" in done.stderr
+    assert cli.json("queues")["items"] == []
+    cli("jobs", "add", "seen")
+    cli("types", "set", "registered")
+    for type in ("seen", "registered"):
+        assert cli("queues", "pause", type, "--reason", "deploy").stdout == f"{type}: paused\n"
+        shown = cli.json("queues", "show", type)
+        assert (shown["type"], shown["paused"], shown["pause_reason"]) == (type, True, "deploy")
+        assert cli("queues", "resume", type).returncode == 0
+        assert "paused" in cli("queues", "show", type).stdout
+
+
+def test_the_end_of_an_id_names_a_job_wherever_an_id_is_taken(cli: CLI) -> None:
+    id = cli("jobs", "add", "t").stdout.strip()
+    end = id[-8:]
+    assert cli.json("jobs", "show", end)["id"] == id
+    assert cli.json("jobs", "show", id[-15:].upper())["id"] == id
+    child = cli.json("jobs", "add", "t", "--parent", end)
+    assert child["parent_id"] == id
+    listed: Any = cli.json("jobs", "list", "--parent", end)["items"]
+    assert [one["id"] for one in listed] == [child["id"]]
+    assert cli("jobs", "why", end).returncode == 0
+    assert cli.json("jobs", "edit", end, "--priority", "5")["priority"] == 5
+    assert cli("artifacts", "list", end).stdout == "no artifacts\n"
+    assert cli("approvals", "list", "--job", end).stdout == "no approvals\n"
+    assert cli("jobs", "cancel", end, str(child["id"])[-8:], "--yes").stdout == "2 of 2 done\n"
+    assert cli("jobs", "wait", end).returncode == 6
+    assert cli.json("jobs", "redrive", end)["redrive_of"] == id
+    for missing in ("0" * 8, id[-7:], "nonsense"):
+        done = cli("jobs", "show", missing)
+        assert (done.returncode, f"no job {missing}" in done.stderr) == (3, True)
+
+
+def test_an_end_that_several_ids_have_is_rejected_with_all_of_them(cli: CLI) -> None:
+    async def two() -> tuple[str, str]:
+        async with assemble.open_engine(cli.database) as engine:
+            ids = ("01890000-0000-7000-8000-0000abcdef12", "01890001-0000-7000-8000-0000abcdef12")
+            for id in ids:
+                (told,) = await engine.store.enqueue("default", [new_job(id=id)])
+                assert not isinstance(told, Refused)
+            return ids
+
+    first, second = asyncio.run(two())
+    done = cli("jobs", "cancel", "abcdef12")
+    assert done.returncode == 4
+    assert first in done.stderr
+    assert second in done.stderr
+    assert "give more characters" in done.stderr
+    assert cli.json("jobs", "show", second)["status"] == "queued"
+
+
+def test_a_waiting_job_is_edited_and_made_due(cli: CLI) -> None:
+    id = cli("jobs", "add", "t", "--delay", "3600", "--tag", "a", "--deadline", "2999-01-01T00:00:00Z").stdout.strip()
+    edited = cli.json("jobs", "edit", id, "--priority", "7", "--max-attempts", "9", "--tag", "b", "--no-deadline")
+    assert (edited["priority"], edited["max_attempts"], edited["tags"]) == (7, 9, ["b"])
+    assert (edited["deadline"], edited["location"], edited["version"]) == (None, "delayed", 2)
+    assert cli.json("jobs", "edit", id, "--no-tags")["tags"] == []
+    done = cli("jobs", "edit", id)
+    assert (done.returncode, "nothing to change" in done.stderr) == (4, True)
+    assert cli("jobs", "edit", id, "--tag", "x", "--no-tags").returncode == 4
+    assert cli("jobs", "run-now", id).stdout.startswith(f"{id}: queued, due ")
+    shown: Any = cli.json("jobs", "show", id)
+    assert shown["location"] == "ready"
+    assert [row["verb"] for row in shown["history"]] == ["enqueue", "edit", "edit", "edit"]
+    cli("jobs", "cancel", id)
+    for verb in (("run-now", id), ("edit", id, "--priority", "1")):
+        assert cli("jobs", *verb).returncode == 4
 
 
 def test_text_from_jobs_never_steers_the_terminal(cli: CLI) -> None:

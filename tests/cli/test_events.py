@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from interlock.domain.decide import Complete, Fail
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
-from interlock.domain.progress import Event, Level, Report
+from interlock.domain.progress import Event, Level, Report, Step
 from interlock.engine.engine import Engine
 from interlock.wire import job_request, new_id
 from tests.cli.test_cli import CLI, cli
@@ -50,6 +51,33 @@ def ended(cli: CLI, *, well: bool) -> str:
             return job.id
 
     return asyncio.run(live())
+
+
+def test_a_job_is_shown_with_its_steps_and_newest_events(cli: CLI) -> None:
+    async def live() -> str:
+        async with assemble.open_engine(cli.database) as engine:
+            job = await claimed(engine)
+            for n in (1, 2):
+                await engine.progress.save_step("default", Step(job.id, job.fence, "w", "fetch", n, f'{{"page": {n}}}'))
+            for message in ("first", "second", "\x1b[31mthird"):
+                await told(engine, job, message)
+            return job.id
+
+    id = asyncio.run(live())
+    shown: Any = cli.json("jobs", "show", id[-8:], "--events", "2")
+    assert [(s["name"], s["occurrence"], s["result"]) for s in shown["steps"]] == [
+        ("fetch", 1, {"page": 1}),
+        ("fetch", 2, {"page": 2}),
+    ]
+    assert [(e["seq"], e["message"], e["payload"]) for e in shown["events"]] == [
+        (2, "second", {"n": 1}),
+        (3, "\x1b[31mthird", {"n": 1}),
+    ]
+    text = cli("jobs", "show", id).stdout
+    assert "\x1b" not in text
+    for part in ("fetch", '{"page": 2}', "first", "second", "\\x1b[31mthird"):
+        assert part in text
+    assert cli.json("jobs", "show", id, "--events", "0")["events"] == []
 
 
 def test_the_events_of_an_ended_job_are_printed_and_never_steer_the_terminal(cli: CLI) -> None:

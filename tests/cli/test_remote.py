@@ -125,6 +125,35 @@ def test_jobs_are_added_listed_shown_explained_and_cancelled(command: Command) -
     assert command("jobs", "show", "01890000-0000-7000-8000-000000000000").code == 3
 
 
+def test_short_ids_edits_links_steps_and_counts_are_the_same_on_a_server(command: Command) -> None:
+    id = command.json("jobs", "add", "shortened", "{}", "--delay", "3600", "--deadline", "2999-01-01T00:00:00Z")["id"]
+    end = id[-8:]
+    assert command.both("jobs", "show", end)["id"] == id
+    edited = command.json("jobs", "edit", end, "--priority", "4", "--no-deadline", "--tag", "x")
+    assert (edited["priority"], edited["deadline"], edited["tags"]) == (4, None, ["x"])
+    assert command.json("jobs", "run-now", end)["location"] == "ready"
+    assert command("queues", "show", "nosuch").code == command("queues", "pause", "nosuch").code == 3
+    assert command.json("queues", "show", "shortened")["ready"] == 1
+    work(
+        command,
+        "@app.task\nasync def shortened(ctx: interlock.Context) -> None:\n"
+        "    await ctx.step('one', lambda: 1)\n    ctx.event('begun')\n    await ctx.approve('Sure?')\n",
+    )
+    shown = command.both("jobs", "show", end)
+    assert [(step["name"], step["result"]) for step in shown["steps"]] == [("one", 1)]
+    assert [event["message"] for event in shown["events"]] == ["begun"]
+    (gate,) = command.both("approvals", "list", "--job", end)["items"]
+    link = command("approvals", "link", gate["id"][-8:]).out.strip()
+    assert link.startswith(f"{command.url}/approve#")
+    assert command("approvals", "approve", gate["id"][-8:]).out == "approved\n"
+    token = command.json("tokens", "create", "--role", "read")["id"]
+    assert command("tokens", "revoke", token[-8:]).out == f"revoked {token}\n"
+    made = command.json("subscriptions", "create", "https://example.com/hook", "--event", "job.succeeded")["id"]
+    assert command.both("subscriptions", "show", made[-8:])["id"] == made
+    assert command("subscriptions", "delete", made[-8:]).out == f"{made}: deleted\n"
+    assert command("jobs", "show", "0" * 8).code == 3
+
+
 def test_what_a_filter_finds_is_done_at_once(command: Command) -> None:
     for _ in range(3):
         command("jobs", "add", "many")

@@ -43,6 +43,7 @@ def test_a_worker_without_standard_input_and_output_works_for_the_database_and_t
 ) -> None:
     (tmp_path / "shop.py").write_text(MODULE)
     where = "--database sqlite:///other.db --tenant acme"
+    assert interlock(tmp_path, f"migrate {where.partition(' --tenant')[0]}").returncode == 0
     added = interlock(tmp_path, f'jobs add greet \'{{"name": "ada"}}\' {where} --json')
     worker = interlock(tmp_path, f"worker shop:app --drain {where}", "<&- >&-")
     assert worker.returncode == 0, worker.stderr
@@ -52,6 +53,7 @@ def test_a_worker_without_standard_input_and_output_works_for_the_database_and_t
 
 
 def test_a_command_whose_output_is_closed_still_does_its_work(tmp_path: Path) -> None:
+    interlock(tmp_path, "migrate")
     done = interlock(tmp_path, "jobs add greet", ">&-")
     assert (done.returncode, done.stderr) == (0, "")
     assert [job["type"] for job in json.loads(interlock(tmp_path, "jobs list --json").stdout)["items"]] == ["greet"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from interlock.domain.issuer import issuers
 from interlock.errors import Invalid, Unauthenticated
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
-from tests.support.stores import APP_LOGIN, empty_database
+from tests.support.stores import APP_LOGIN, empty_database, migrated_file
 
 ISSUER = {"issuer": "https://id.example.com", "audience": "x", "algorithms": ["RS256"], "jwks_uri": "https://h/k"}
 
@@ -59,7 +60,8 @@ class CLI:
 @pytest.fixture
 async def cli(engine: str, tmp_path: Path, postgres: Postgres) -> AsyncIterator[CLI]:
     if engine == "sqlite":
-        yield CLI(f"sqlite:///{tmp_path}/jobs.db", tmp_path)
+        path = await asyncio.to_thread(migrated_file, tmp_path / "jobs.db")
+        yield CLI(f"sqlite:///{path}", tmp_path)
     else:
         async with empty_database(postgres) as name:
             yield CLI(postgres.dsn(name, user=APP_LOGIN), tmp_path)

@@ -126,6 +126,7 @@ async def test_a_session_is_known_to_every_server_of_one_database_until_its_toke
     guarded: Board, tenant: str
 ) -> None:
     admin = local(tenant)
+    await guarded.engine.registry.set_type(admin, "t")
     minted = await guarded.engine.tokens.create(admin, TokenRequest(roles=["read", "operate"]))
     same = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant)
     other = a_server(guarded.engine, guarded.clock, guarded.ticks, auth=True, tenant=tenant, key=b"another")

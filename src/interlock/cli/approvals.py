@@ -1,4 +1,4 @@
-"""`interlock approvals`: list, show, approve, deny."""
+"""`interlock approvals`: list, show, approve, deny, link."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from interlock import wire
-from interlock.cli import output
+from interlock.cli import ids, output
 from interlock.cli.session import Anywhere, run
 from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
 from interlock.domain.principal import Principal
 from interlock.engine import shown
 from interlock.engine.engine import Engine
+from interlock.engine.gates import Minted
 
 app = App(name="approvals", help="See what jobs ask of people, and answer.")
 NOTHING = Anywhere()
@@ -35,10 +36,13 @@ def list_(
     """List gates, newest first."""
 
     async def command(engine: Engine, who: Principal) -> list[Approval]:
-        last = None if before is None else await engine.gates.get(who.tenant, before)
+        last = None if before is None else await engine.gates.get(who.tenant, await ids.approval(engine, who, before))
+        of = None if job is None else await ids.job(engine, who, job, "job")
+        if of is not None:
+            await engine.reads.job(who.tenant, of)  # an unknown job is an error, not an empty list
         filter = GateFilter(
             status=None if everything else status or GateStatus.OPEN,
-            job_id=None if job is None else wire.job_id(job, "job"),
+            job_id=of,
             before=None if last is None else (last.opened_at, last.id),
             limit=limit,
         )
@@ -65,7 +69,7 @@ def show(approval_id: str, *, common: Anywhere = NOTHING) -> None:
     """Show one gate: what is asked, about what, and who has voted."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Approval, str | None]:
-        gate = await engine.gates.get(who.tenant, approval_id)
+        gate = await engine.gates.get(who.tenant, await ids.approval(engine, who, approval_id))
         return gate, (await engine.reads.job(who.tenant, gate.job_id)).payload
 
     gate, payload = run(common, command)
@@ -95,12 +99,49 @@ def deny(approval_id: str, *, comment: Comment = None, digest: Digest = None, co
     _decide(common, approval_id, Decision.DENY, comment, None, digest)
 
 
+@app.command
+def link(
+    approval_id: str,
+    *,
+    url: Annotated[
+        str | None, Parameter(help="address of the dashboard; default: --server, else host and port")
+    ] = None,
+    common: Anywhere = NOTHING,
+) -> None:
+    """Create the approval link and print it (shown only once). It decides without any other credential.
+
+    The link before it stops working.
+
+    Parameters
+    ----------
+    approval_id
+        The ID, or its last 8 or more characters.
+    """
+
+    async def command(engine: Engine, who: Principal) -> Minted:
+        return await engine.gates.mint(who, await ids.approval(engine, who, approval_id))
+
+    minted = run(common, command)
+    address = f"{(url or _dashboard(common)).rstrip('/')}/approve#{minted.token}"
+    if common.json:
+        output.as_json({"link": address, "token": minted.token, "approval": shown.approval(minted.approval)})
+    else:
+        output.say(address)
+
+
+def _dashboard(common: Anywhere) -> str:
+    settings = common.settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return common.server or f"http://{host}:{settings.port}"
+
+
 def _decide(
     common: Anywhere, approval_id: str, decision: Decision, comment: str | None, data: str | None, digest: str | None
 ) -> None:
     async def command(engine: Engine, who: Principal) -> Approval:
         kept = None if data is None else data.encode("utf-8", "surrogateescape")
-        return await engine.gates.decide(who, approval_id, decision, comment=comment, data=kept, digest=digest)
+        id = await ids.approval(engine, who, approval_id)
+        return await engine.gates.decide(who, id, decision, comment=comment, data=kept, digest=digest)
 
     gate = run(common, command)
     if common.json:

@@ -10,14 +10,14 @@ from typing import Annotated, BinaryIO
 from cyclopts import App, Parameter
 
 from interlock import wire
-from interlock.cli import output
+from interlock.cli import ids, output
 from interlock.cli.files import whole_or_absent
 from interlock.cli.session import Anywhere, run
 from interlock.domain.artifact import Artifact
 from interlock.domain.principal import Principal
 from interlock.engine.artifacts import LONGEST_PAGE
 from interlock.engine.engine import Engine
-from interlock.errors import Invalid, NotFound
+from interlock.errors import Invalid
 from interlock.shown import artifact_to_dict
 
 app = App(name="artifacts", help="See and fetch the files of jobs.")
@@ -35,9 +35,10 @@ def list_(
     """List the files and links of a job, newest first."""
 
     async def command(engine: Engine, who: Principal) -> list[Artifact]:
-        last = None if before is None else await engine.artifacts.get(who.tenant, job_id, before)
+        id = await ids.job(engine, who, job_id)
+        last = None if before is None else await _named(engine, who.tenant, id, before)
         place = None if last is None else (last.created_at, last.id)
-        return await engine.artifacts.list(who.tenant, job_id, before=place, limit=limit)
+        return await engine.artifacts.list(who.tenant, id, before=place, limit=limit)
 
     found = run(common, command)
     if common.json:
@@ -70,7 +71,7 @@ def get(
     async def command(engine: Engine, who: Principal) -> Artifact:
         if to is None and (common.json or sys.stdout.isatty()):
             raise Invalid("say with --output FILE where the bytes are to go", pointer="/output")
-        found = await _named(engine, who.tenant, job_id, artifact)
+        found = await _named(engine, who.tenant, await ids.job(engine, who, job_id), artifact)
         if to is None:
             await _copy(engine, who.tenant, found, sys.stdout.buffer)
         else:
@@ -86,14 +87,17 @@ def get(
 
 
 async def _named(engine: Engine, tenant: str, job_id: str, artifact: str) -> Artifact:
-    """The file with this name, else the one with this id."""
+    """The artifact with this name or ID, else the only one whose ID ends with these characters."""
     place: tuple[int, str] | None = None
+    ending: list[Artifact] = []
     while page := await engine.artifacts.list(tenant, job_id, before=place, limit=LONGEST_PAGE):
         for one in page:
             if artifact in (one.name, one.id):
                 return one
+        ending += [one for one in page if ids.ends(one.id, artifact)]
         place = (page[-1].created_at, page[-1].id)
-    raise NotFound(artifact, what="artifact")
+    id = ids.only(artifact, [one.id for one in ending], "artifact")
+    return next(one for one in ending if one.id == id)
 
 
 async def _copy(engine: Engine, tenant: str, found: Artifact, file: BinaryIO) -> None:

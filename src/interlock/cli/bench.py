@@ -73,7 +73,7 @@ async def _engine(common: Common) -> AsyncIterator[tuple[Engine, Principal]]:
     """Nobody else has a tenant of that name."""
     who = local(f"bench-{secrets.token_hex(6)}")
     if common.database is not None:
-        async with assemble.open_engine(common.database) as engine:
+        async with assemble.open_engine(common.database, create=False) as engine:
             yield engine, who
         return
     with TemporaryDirectory(prefix="interlock-bench-") as directory:

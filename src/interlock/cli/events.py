@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import Parameter
 
 from interlock import wire
-from interlock.cli import output
+from interlock.cli import ids, output
 from interlock.cli.session import UNSUCCESSFUL, Anywhere, run
 from interlock.domain import text
 from interlock.domain.job import Job
@@ -39,7 +39,7 @@ def tail(
 
     async def command(engine: Engine, who: Principal) -> None:
         if job_id is not None:
-            async for page in engine.progress.tail(who.tenant, wire.job_id(job_id), after=after):
+            async for page in engine.progress.tail(who.tenant, await ids.job(engine, who, job_id), after=after):
                 _print(page, common, with_job=False)
             return
         async for fed in engine.progress.follow(who.tenant, await engine.progress.feed_end(who.tenant)):
@@ -57,12 +57,13 @@ def wait(
     """Wait for a job to end and print its result. Exit code 6 if it ended otherwise than succeeded, or not in time."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
+        id = await ids.job(engine, who, job_id)
         left = wire.seconds(timeout, "timeout", 0, wire.LONGEST_DELAY_SECONDS)
         with output.progress("waited", unit="s") as tell:
             waited = 0.0
             while True:
                 turn = LONGEST_WAIT_SECONDS if left is None else min(LONGEST_WAIT_SECONDS, left - waited)
-                job = await engine.waits.ended(who.tenant, job_id, wait_seconds=turn)
+                job = await engine.waits.ended(who.tenant, id, wait_seconds=turn)
                 waited += turn
                 if job.status in TERMINAL or (left is not None and waited >= left):
                     return job, await engine.reads.now()

@@ -1,22 +1,23 @@
-"""`interlock jobs`: add, list, show."""
+"""`interlock jobs`: add, list, show, why, edit, run-now."""
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from cyclopts import App, Parameter
 
 from interlock import wire
-from interlock.cli import output
+from interlock.cli import ids, output
 from interlock.cli.session import Anywhere, run
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import Principal
-from interlock.domain.progress import StepRow
+from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.usage import summed
 from interlock.domain.why import Why
 from interlock.engine.engine import Engine
@@ -25,6 +26,8 @@ from interlock.shown import job_to_dict, listed_job_to_dict
 
 app = App(name="jobs", help="Add jobs, look at them, stop them and do them again.")
 NOTHING = Anywhere()
+EVENT_PAGE: Final = 200
+MAX_EVENTS: Final = 10_000
 
 
 @app.command
@@ -60,10 +63,12 @@ def add(
         "type": type, "payload": msgspec.Raw(payload_bytes(payload)), "priority": priority, "delay_seconds": delay,
         "run_at": run_at, "deadline": deadline, "timeout_seconds": timeout, "max_attempts": max_attempts,
         "idempotency_key": key, "tags": list(tag), "requires": list(requires), "repository": repository,
-        "affinity_key": affinity, "parent_id": parent, "agent": None if agent is None else agent_name(agent),
+        "affinity_key": affinity, "agent": None if agent is None else agent_name(agent),
     }  # fmt: skip
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
+        if parent is not None:
+            values["parent_id"] = await ids.job(engine, who, parent, "parent")
         request = wire.JobRequest(**{name: value for name, value in values.items() if value is not None})
         enqueued = await engine.jobs.enqueue(who, request)
         return await engine.reads.job(who.tenant, enqueued.id), enqueued.replayed, await engine.reads.now()
@@ -105,7 +110,7 @@ def list_(
             statuses=status,
             type=type,
             worker=worker,
-            parent_id=None if parent is None else wire.job_id(parent, "parent"),
+            parent_id=None if parent is None else await ids.job(engine, who, parent, "parent"),
             tags=tag,
             agent=None if agent is None else (agent_name(agent).kind, agent_name(agent).id),
             stale_seconds=wire.seconds(stale, "stale", 0, wire.LONGEST_DELAY_SECONDS),
@@ -133,22 +138,48 @@ def list_(
         )  # fmt: skip
 
 
+class _Shown(NamedTuple):
+    job: Job
+    history: list[HistoryRow]
+    steps: list[StepRow]
+    events: list[EventRow]
+    now: int
+
+
 @app.command
-def show(job_id: str, *, common: Anywhere = NOTHING) -> None:
-    """Show one job with its history."""
+def show(
+    job_id: str,
+    *,
+    events: Annotated[int, Parameter(help="number of newest events to print; 0 = none")] = 20,
+    common: Anywhere = NOTHING,
+) -> None:
+    """Show one job with its history, steps and newest events.
 
-    async def command(engine: Engine, who: Principal) -> tuple[Job, list[HistoryRow], list[StepRow], int]:
-        id = wire.job_id(job_id)
+    Parameters
+    ----------
+    job_id
+        The ID, or its last 8 or more characters.
+    """
+
+    async def command(engine: Engine, who: Principal) -> _Shown:
+        wire.whole(events, "events", 0, MAX_EVENTS)
+        id = await ids.job(engine, who, job_id)
         job = await engine.reads.job(who.tenant, id)
-        (steps,) = await engine.progress.steps_of(who.tenant, [id]) if job.usage is None else [[]]
-        return job, await engine.reads.history(who.tenant, id), steps, await engine.reads.now()
+        (steps,) = await engine.progress.steps_of(who.tenant, [id])
+        newest = await _newest_events(engine, who.tenant, id, events) if events else []
+        return _Shown(job, await engine.reads.history(who.tenant, id), steps, newest, await engine.reads.now())
 
-    job, history, steps, now = run(common, command)
-    shown = job_to_dict(job, now=now)
-    if used := summed(job.id, steps, has_ended=True):
+    found = run(common, command)
+    shown = job_to_dict(found.job, now=found.now)
+    if found.job.usage is None and (used := summed(found.job.id, found.steps, has_ended=True)):
         shown["usage"] = used
     if common.json:
-        output.as_json(shown | {"history": [wire.history_to_dict(row) for row in history]})
+        output.as_json(
+            shown
+            | {"history": [wire.history_to_dict(row) for row in found.history]}
+            | {"steps": [_with_json(row, "result") for row in found.steps]}
+            | {"events": [_with_json(row, "payload") for row in found.events]}
+        )
         return
     output.facts(shown)
     output.say("")
@@ -156,9 +187,104 @@ def show(job_id: str, *, common: Anywhere = NOTHING) -> None:
         ("version", "at", "from", "to", "by", "attempt", "fence", "reason"),
         (
             (r.version, wire.when(r.at), r.from_status, r.to_status, r.actor, r.attempt, r.fence, r.reason)
-            for r in history
+            for r in found.history
         ),
     )
+    if found.steps:
+        output.say("")
+        output.table(
+            ("step", "occurrence", "at", "result"),
+            ((r.name, r.occurrence, wire.when(r.at), output.shortened(r.result)) for r in found.steps),
+        )
+    if found.events:
+        output.say("")
+        output.table(
+            ("event", "at", "level", "message", "payload"),
+            ((r.seq, wire.when(r.at), r.level, r.message, output.shortened(r.payload)) for r in found.events),
+        )
+
+
+async def _newest_events(engine: Engine, tenant: str, job_id: str, limit: int) -> list[EventRow]:
+    """The last events of a job, oldest first; they can only be read from the start."""
+    newest: deque[EventRow] = deque(maxlen=limit)
+    after = 0
+    while page := await engine.progress.events(tenant, job_id, after=after, limit=EVENT_PAGE):
+        newest.extend(page)
+        after = page[-1].seq
+        if len(page) < EVENT_PAGE:
+            break
+    return list(newest)
+
+
+def _with_json(row: StepRow | EventRow, member: str) -> dict[str, Any]:
+    """A row for programs: times as text, one member as the JSON it is."""
+    values = row._asdict()
+    text = values[member]
+    times = {name: wire.when(values[name]) for name in values.keys() & {"at", "received_at"}}
+    del values["job_id"]
+    return values | times | {member: None if text is None else msgspec.Raw(text.encode())}
+
+
+@app.command
+def edit(
+    job_id: str,
+    *,
+    priority: int | None = None,
+    run_at: Annotated[datetime | None, Parameter(help="earliest start, with an offset: 2027-01-31T12:00:00Z")] = None,
+    deadline: Annotated[datetime | None, Parameter(help="no run starts after this time")] = None,
+    no_deadline: Annotated[bool, Parameter(negative=(), help="remove the deadline")] = False,
+    max_attempts: int | None = None,
+    tag: Annotated[tuple[str, ...] | None, Parameter(help="replace the tags; may be repeated")] = None,
+    no_tags: Annotated[bool, Parameter(negative=(), help="remove all tags")] = False,
+    common: Anywhere = NOTHING,
+) -> None:
+    """Change a queued or retrying job. Options that are not given stay as they are.
+
+    Parameters
+    ----------
+    job_id
+        The ID, or its last 8 or more characters.
+    """
+    wanted: dict[str, Any] = {
+        "priority": priority, "run_at": run_at, "deadline": deadline, "max_attempts": max_attempts,
+        "tags": () if no_tags else tag,
+    }  # fmt: skip
+
+    async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
+        if tag is not None and no_tags:
+            raise Invalid("--tag and --no-tags are mutually exclusive", pointer="/tags")
+        if not no_deadline and all(value is None for value in wanted.values()):
+            raise Invalid("nothing to change: give --priority, --run-at, --deadline, --max-attempts or --tag")
+        id = await ids.job(engine, who, job_id)
+        await engine.jobs.edit(who, id, drop_deadline=no_deadline, **wanted)
+        return await engine.reads.job(who.tenant, id), await engine.reads.now()
+
+    _print_waiting(common, *run(common, command))
+
+
+@app.command(name="run-now")
+def run_now(job_id: str, *, common: Anywhere = NOTHING) -> None:
+    """Make a queued or retrying job due now.
+
+    Parameters
+    ----------
+    job_id
+        The ID, or its last 8 or more characters.
+    """
+
+    async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
+        id = await ids.job(engine, who, job_id)
+        await engine.jobs.run_now(who, id)
+        return await engine.reads.job(who.tenant, id), await engine.reads.now()
+
+    _print_waiting(common, *run(common, command))
+
+
+def _print_waiting(common: Anywhere, job: Job, now: int) -> None:
+    if common.json:
+        output.as_json(job_to_dict(job, now=now))
+    else:
+        output.say(f"{job.id}: {job.status}, due {wire.when(job.run_at)[:19]}Z, priority {job.priority}")
 
 
 @app.command
@@ -166,7 +292,7 @@ def why(job_id: str, *, common: Anywhere = NOTHING) -> None:
     """Say what keeps a job from running."""
 
     async def command(engine: Engine, who: Principal) -> Why:
-        return await engine.why.of(who.tenant, job_id)
+        return await engine.why.of(who.tenant, await ids.job(engine, who, job_id))
 
     told = run(common, command)
     if common.json:

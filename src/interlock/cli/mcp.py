@@ -56,7 +56,7 @@ def mcp(
 
 async def _on_a_database(common: Common, wanted: frozenset[str]) -> None:
     """Whoever can open the database may do everything with it, so the roles are those that are asked for."""
-    async with assemble.engine_of(common.settings) as engine:
+    async with assemble.engine_of(common.settings, create=False) as engine:
         engine.upkeep.start()
         service = Service(engine, Options(tenant=common.settings.tenant))
         native = Inside(service)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 from cyclopts import Parameter
 
 from interlock import wire
+from interlock.cli import ids as short
 from interlock.cli import jobs, output
 from interlock.cli.session import REFUSED, Anywhere, guard, run
 from interlock.domain.job import Filter, Job, Receipt
@@ -43,8 +44,8 @@ class Which:
     created_after: datetime | None = None
     created_before: datetime | None = None
 
-    def filter(self) -> Filter | None:
-        """What to look for; None if nothing was said."""
+    async def filter(self, engine: Engine, who: Principal) -> Filter | None:
+        """The filter, or None if no option was given."""
         if self == ANY:
             return None
         agent = None if self.agent is None else jobs.agent_name(self.agent)
@@ -53,7 +54,7 @@ class Which:
             type=self.type,
             agent=None if agent is None else (agent.kind, agent.id),
             worker=self.worker,
-            parent_id=None if self.parent is None else wire.job_id(self.parent, "parent"),
+            parent_id=None if self.parent is None else await short.job(engine, who, self.parent, "parent"),
             tags=self.tag,
             created_after=wire.instant(self.created_after, "created_after"),
             created_before=wire.instant(self.created_before, "created_before"),
@@ -91,9 +92,10 @@ def cancel(
         _refuse(common, NOT_BOTH)
 
     async def command(engine: Engine, who: Principal) -> tuple[Receipt, int]:
+        id = await short.job(engine, who, ids[0])
         if not cascade:
-            return await engine.jobs.cancel(who, ids[0], reason=reason, force=force), 0
-        return await engine.operations.cancel_tree(who, ids[0], reason=reason, force=force)
+            return await engine.jobs.cancel(who, id, reason=reason, force=force), 0
+        return await engine.operations.cancel_tree(who, id, reason=reason, force=force)
 
     receipt, below = run(common, command)
     if common.json:
@@ -108,7 +110,7 @@ def revoke(job_id: str, *, reason: Reason = None, common: Anywhere = NOTHING) ->
     """End a lease now, as if it had expired: the job is tried again, if it may be."""
 
     async def command(engine: Engine, who: Principal) -> Receipt:
-        return await engine.jobs.revoke(who, job_id, reason=reason)
+        return await engine.jobs.revoke(who, await short.job(engine, who, job_id), reason=reason)
 
     receipt = run(common, command)
     if common.json:
@@ -156,7 +158,7 @@ def redrive(
     async def command(engine: Engine, who: Principal) -> tuple[Job, bool, int]:
         if payload is not None:
             said["payload"] = jobs.payload_bytes(payload)
-        told = await engine.operations.redrive(who, ids[0], origin=origin, **said)
+        told = await engine.operations.redrive(who, await short.job(engine, who, ids[0]), origin=origin, **said)
         return await engine.reads.job(who.tenant, told.id), told.replayed, await engine.reads.now()
 
     job, replayed, now = run(common, command)
@@ -211,11 +213,12 @@ def _many(
     """Act on all jobs named or found, a thousand at a time, and tell of each that could not be done."""
 
     async def command(engine: Engine, who: Principal, dry_run: bool) -> Bulk:
-        filter = which.filter()
+        filter = await which.filter(engine, who)
         if (filter is None) == (not ids):
             raise Invalid(NOT_BOTH)
         if ids:
-            return await engine.operations.bulk(who, action, ids=ids, dry_run=dry_run, **wishes)
+            named = await short.jobs(engine, who, ids)
+            return await engine.operations.bulk(who, action, ids=named, dry_run=dry_run, **wishes)
         assert filter is not None
         return await _all_that_fit(
             filter, lambda f: engine.operations.bulk(who, action, filter=f, dry_run=dry_run, **wishes)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE: Final = 240
+CELL: Final = 100
 
 
 def console() -> Console:
@@ -82,6 +83,11 @@ def facts(values: Mapping[str, Any]) -> None:
 
 def say(message: str) -> None:
     console().print(Text(inert(message)))
+
+
+def shortened(text: str | None) -> str | None:
+    """The start of a long text, for a table."""
+    return text if text is None or len(text) <= CELL else f"{text[: CELL - 1]}…"
 
 
 def counted(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""`interlock queues`: list, pause, resume."""
+"""`interlock queues`: list, show, pause, resume."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ def list_(*, common: Anywhere = NOTHING) -> None:
             ("type", *COUNTS, "oldest ready", "paused by"),
             [(s.type, *(getattr(s, name) for name in COUNTS), _age(s, now), s.paused_by or "") for s in stats],
         )
+
+
+@app.command
+def show(type: str, *, common: Anywhere = NOTHING) -> None:
+    """Print the counts of one type."""
+
+    async def command(engine: Engine, who: Principal) -> tuple[QueueStats, int]:
+        return await engine.reads.queue(who.tenant, type), await engine.reads.now()
+
+    stats, now = run(common, command)
+    found = shown.stats_to_dict(stats, now=now)
+    if common.json:
+        output.as_json(found)
+    else:
+        output.facts(found)
 
 
 @app.command

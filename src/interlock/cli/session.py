@@ -63,27 +63,41 @@ class Anywhere(Common):
     token_file: Annotated[Path | None, Parameter(help="file with the token for it; else INTERLOCK_TOKEN")] = None
 
 
-def run(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) -> T:
-    """Run a command on the server that was named, else on the engine behind the settings; errors are exit codes."""
-    return guard(common, lambda: _remotely(common, command) if isinstance(common, Anywhere) else _here(common, command))
+Action = Callable[[Engine, Principal], Awaitable[T]]
 
 
-async def _here(common: Common, command: Callable[[Engine, Principal], Awaitable[T]]) -> T:
-    async with assemble.engine_of(common.settings) as engine:
-        return await command(engine, common.who)
+def run(common: Common, command: Action[T], *, create: bool = False) -> T:
+    """Run a command on the named server, else on the engine of the settings; errors become exit codes.
+
+    A missing SQLite file is an error unless `create` is set.
+    """
+
+    async def act() -> T:
+        if isinstance(common, Anywhere) and _is_remote(common):
+            return await _remotely(common, command)
+        async with assemble.engine_of(common.settings, create=create) as engine:
+            return await command(engine, common.who)
+
+    return guard(common, act)
 
 
-async def _remotely(common: Anywhere, command: Callable[[Engine, Principal], Awaitable[T]]) -> T:
+def _is_remote(common: Anywhere) -> bool:
+    """Whether a server is named; options that exclude each other are rejected."""
     if common.server is None:
         if common.token_file is not None:
             raise Invalid("a token goes with a server: name it with --server", pointer="/token")
-        return await _here(common, command)
+        return False
     if common.database is not None:
         raise Invalid("say --server or --database, not both", pointer="/server")
     if common.tenant is not None:
         raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")
+    return True
+
+
+async def _remotely(common: Anywhere, command: Action[T]) -> T:
     from interlock.cli.remote import desk  # an HTTP client takes its time to be loaded
 
+    assert common.server is not None
     async with desk.opened(common.server, token_of(common.token_file)) as (engine, who):
         return await command(engine, who)
 
@@ -101,9 +115,11 @@ def token_of(file: Path | None) -> str | None:
     """A secret is never an argument, which every process of the machine could read."""
     file = file or (Path(path) if (path := os.environ.get(f"{TOKEN}_FILE")) else None)
     if file is None:
-        return os.environ.get(TOKEN)
+        return os.environ.get(TOKEN) or None
     try:
-        return file.read_text().strip()
+        if token := file.read_text().strip():
+            return token
+        raise Invalid(f"token file {file} is empty: write the token into it", pointer="/token")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(f"{file} cannot be read as a token: {error}", pointer="/token") from None
 

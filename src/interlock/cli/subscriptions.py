@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from interlock import wire
-from interlock.cli import output
+from interlock.cli import ids, output
 from interlock.cli.session import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import Delivery, DeliveryFilter, DeliveryStatus, Mode, Subscription
@@ -68,7 +68,8 @@ def list_(
     """List subscriptions, newest first, without their secrets."""
 
     async def command(engine: Engine, who: Principal) -> tuple[list[Subscription], int]:
-        return await engine.webhooks.subscriptions(who, before=before, limit=limit), await engine.reads.now()
+        last = None if before is None else await ids.subscription(engine, who, before)
+        return await engine.webhooks.subscriptions(who, before=last, limit=limit), await engine.reads.now()
 
     found, now = run(common, command)
     if common.json:
@@ -92,7 +93,8 @@ def show(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
     """Show one subscription, without its secret."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
-        return await engine.webhooks.subscription(who, subscription_id), await engine.reads.now()
+        id = await ids.subscription(engine, who, subscription_id)
+        return await engine.webhooks.subscription(who, id), await engine.reads.now()
 
     _tell(common, *run(common, command))
 
@@ -101,14 +103,16 @@ def show(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
 def delete(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
     """Tell no more; what was on its way is dropped."""
 
-    async def command(engine: Engine, who: Principal) -> None:
-        await engine.webhooks.unsubscribe(who, subscription_id)
+    async def command(engine: Engine, who: Principal) -> str:
+        id = await ids.subscription(engine, who, subscription_id)
+        await engine.webhooks.unsubscribe(who, id)
+        return id
 
-    run(common, command)
+    id = run(common, command)
     if common.json:
-        output.as_json({"deleted": subscription_id})
+        output.as_json({"deleted": id})
     else:
-        output.say(f"{subscription_id}: deleted")
+        output.say(f"{id}: deleted")
 
 
 @app.command
@@ -116,7 +120,8 @@ def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Anywher
     """Go on telling, for so long or without end; also after it had ended."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
-        renewed = await engine.webhooks.renew(who, subscription_id, expires_in_seconds=expires_in)
+        id = await ids.subscription(engine, who, subscription_id)
+        renewed = await engine.webhooks.renew(who, id, expires_in_seconds=expires_in)
         return renewed, await engine.reads.now()
 
     _tell(common, *run(common, command))
@@ -127,7 +132,7 @@ def rotate(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
     """Make a new secret and print it, the only time it is shown; for a day the old one signs too."""
 
     async def command(engine: Engine, who: Principal) -> str:
-        return await engine.webhooks.rotate(who, subscription_id)
+        return await engine.webhooks.rotate(who, await ids.subscription(engine, who, subscription_id))
 
     secret = run(common, command)
     if common.json:
@@ -149,7 +154,12 @@ def deliveries(
     """List what was sent, newest first: to one subscription, or to all."""
 
     async def command(engine: Engine, who: Principal) -> list[Delivery]:
-        return await engine.webhooks.deliveries(who, DeliveryFilter(subscription_id, job, status, before, limit))
+        to = None if subscription_id is None else await ids.subscription(engine, who, subscription_id)
+        about = None if job is None else await ids.job(engine, who, job, "job")
+        if about is not None:
+            await engine.reads.job(who.tenant, about)  # an unknown job is an error, not an empty list
+        last = None if before is None else await ids.delivery(engine, who, before)
+        return await engine.webhooks.deliveries(who, DeliveryFilter(to, about, status, last, limit))
 
     found = run(common, command)
     if common.json:
@@ -168,7 +178,7 @@ def redeliver(delivery_id: str, *, common: Anywhere = NOTHING) -> None:
     """Send a delivery again, with the same id and body; a running server does it."""
 
     async def command(engine: Engine, who: Principal) -> Delivery:
-        return await engine.webhooks.redeliver(who, delivery_id)
+        return await engine.webhooks.redeliver(who, await ids.delivery(engine, who, delivery_id))
 
     sent = run(common, command)
     if common.json:

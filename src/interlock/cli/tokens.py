@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from interlock import shown, wire
-from interlock.cli import output
+from interlock.cli import ids, output
 from interlock.cli.session import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.token import Token
@@ -46,7 +46,8 @@ def create(
     async def command(engine: Engine, who: Principal) -> Minted:
         return await engine.tokens.create(who, request)
 
-    minted = run(common, command)
+    # The first token of a server that requires one is created before its first start.
+    minted = run(common, command, create=True)
     if common.json:
         output.as_json({"token": minted.text, **shown.token_to_dict(minted.token)})
     else:
@@ -64,7 +65,8 @@ def list_(
     """List the tokens of the tenant, newest first; never their text."""
 
     async def command(engine: Engine, who: Principal) -> tuple[list[Token], int]:
-        return await engine.tokens.list(who, before=before, limit=limit), await engine.reads.now()
+        last = None if before is None else await ids.token(engine, who, before)
+        return await engine.tokens.list(who, before=last, limit=limit), await engine.reads.now()
 
     tokens, now = run(common, command)
     if common.json:
@@ -87,7 +89,7 @@ def revoke(token_id: str, *, common: Anywhere = NOTHING) -> None:
     """End a token for good; it is refused everywhere within a second."""
 
     async def command(engine: Engine, who: Principal) -> Token:
-        return await engine.tokens.revoke(who, token_id)
+        return await engine.tokens.revoke(who, await ids.token(engine, who, token_id))
 
     token = run(common, command)
     if common.json:

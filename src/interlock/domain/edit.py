@@ -21,6 +21,7 @@ class Edit(NamedTuple):
     max_attempts: int | None = None
     tags: tuple[str, ...] | None = None
     expected_version: int | None = None
+    due_now: bool = False  # never later than it is due already: that would cost the job its order
     verb: Verb = Verb.EDIT
 
 
@@ -38,6 +39,8 @@ def edit(order: Edit, job: Standing, now: int) -> Change | Unchanged | Error:
         return Invalid("the deadline has passed already", pointer="/deadline")
     current = Edited(job.priority, job.run_at, job.deadline, job.max_attempts, job.tags)
     wanted = {name: value for name in Edited._fields if (value := getattr(order, name)) is not None}
+    if order.due_now and job.run_at > now:
+        wanted["run_at"] = now
     if order.drop_deadline:
         wanted["deadline"] = None
     edited = current._replace(**wanted)

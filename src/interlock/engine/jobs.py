@@ -12,6 +12,7 @@ from interlock.domain.edit import Edit
 from interlock.domain.job import MAX_ATTEMPTS, Added, Enqueued, Receipt, Refused
 from interlock.domain.principal import Principal
 from interlock.engine.answers import answered
+from interlock.engine.reads import NO_QUEUE
 from interlock.engine.registry import Accepted, Registers
 from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.contract import Store
@@ -135,6 +136,10 @@ class Jobs:
         )
         return await self._order(who, order)
 
+    async def run_now(self, who: Principal, job_id: str) -> Receipt:
+        """Make a queued or retrying job due; one that is due already keeps its order."""
+        return await self._order(who, Edit(id=wire.job_id(job_id), actor=who.actor, due_now=True))
+
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         """Stop a job: at once unless it runs, then by request, or by force."""
         order = Cancel(wire.job_id(job_id), who.actor, wire.remark(reason, "reason"), force)
@@ -148,13 +153,19 @@ class Jobs:
         return await self._order(who, Revoke(job.id, who.actor, wire.remark(reason, "reason"), below=job.fence + 1))
 
     async def pause(self, who: Principal, type: str, *, reason: str | None = None) -> None:
-        """Hand out no more jobs of this type."""
-        await self._store.pause(
-            who.tenant, wire.name(type, "type"), actor=who.actor, reason=wire.remark(reason, "reason")
-        )
+        """Stop leasing jobs of this type."""
+        remark = wire.remark(reason, "reason")
+        await self._store.pause(who.tenant, await self._known_type(who.tenant, type), actor=who.actor, reason=remark)
 
     async def resume(self, who: Principal, type: str) -> None:
-        await self._store.pause(who.tenant, wire.name(type, "type"), actor=None, reason=None)
+        """Lease jobs of this type again."""
+        await self._store.pause(who.tenant, await self._known_type(who.tenant, type), actor=None, reason=None)
+
+    async def _known_type(self, tenant: str, type: str) -> str:
+        """The type, if it is registered or has had a job; a misspelled one must not seem to be paused."""
+        if not await self._store.stats(tenant, wire.name(type, "type")):
+            raise NotFound(type, what="queue", hint=NO_QUEUE)
+        return type
 
     async def _order(self, who: Principal, order: Order) -> Receipt:
         (answer,) = await self._store.carry_out(who.tenant, [order])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from interlock.domain.identifiers import id_end
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.registry import Minute, QueueStats
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Fitness, Store, Verdict
 
 LONGEST_PAGE = 200
+LONGEST_SEARCH = 200
+NO_QUEUE = "the type is not registered and never had a job"
 
 
 class Reads:
@@ -38,6 +41,15 @@ class Reads:
             raise Invalid(f"limit must be from 1 to {LONGEST_PAGE}", pointer="/limit")
         return await self._store.find(tenant, filter)
 
+    async def search(self, tenant: str, text: str, *, limit: int = 50) -> list[Job]:
+        """Jobs by ID, by its last 8 or more characters, or by idempotency key, newest first."""
+        if not 1 <= limit <= LONGEST_PAGE:
+            raise Invalid(f"limit must be from 1 to {LONGEST_PAGE}", pointer="/limit")
+        if not 1 <= len(text) <= LONGEST_SEARCH or "\x00" in text:
+            raise Invalid(f"search must have 1 to {LONGEST_SEARCH} characters", pointer="/search")
+        ids = await self._store.search(tenant, text, id_end(text), limit)
+        return [job for job in await self._store.get(tenant, ids) if job is not None] if ids else []
+
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         await self.job(tenant, job_id)
         return await self._store.history(tenant, job_id)
@@ -53,7 +65,7 @@ class Reads:
     async def queue(self, tenant: str, type: str) -> QueueStats:
         stats = await self._store.stats(tenant, type)
         if not stats:
-            raise NotFound(type, what="queue")
+            raise NotFound(type, what="queue", hint=NO_QUEUE)
         return stats[0]
 
     async def verify(self, tenant: str | None = None) -> Verdict:

@@ -59,6 +59,7 @@ class Selection(Request, frozen=True, kw_only=True):
 class JobQuery(Selection, frozen=True, kw_only=True):
     """Which jobs a list shows."""
 
+    search: str | None = None
     limit: Limit = 50
     cursor: str | None = None
 
@@ -117,7 +118,12 @@ async def enqueue_batch(call: Call[EnqueueBatch, Nothing]) -> Answer:
 
 @routes.add("GET", "/v1/jobs", roles=["read"], query=JobQuery, answers={200: shapes.JobPage})
 async def list_jobs(call: Call[None, JobQuery]) -> Answer:
-    """List jobs, newest first, without their payloads."""
+    """List jobs, newest first, without payloads. `search` finds jobs by ID, its last 8 or more characters, or key."""
+    if call.query.search is not None:
+        if call.query != JobQuery(search=call.query.search, limit=call.query.limit):
+            raise Invalid("search cannot be combined with filters or a cursor", pointer="/search")
+        matches = await call.engine.reads.search(call.who.tenant, call.query.search, limit=call.query.limit)
+        return page(call, "jobs", await shown.listed(call, matches), more=False, end=[0])
     at = place(call, "jobs")
     filter = call.query.filter(limit=call.query.limit, before_seq=None if at is None else int(at[0]))
     found = await call.engine.reads.jobs(call.who.tenant, filter)
@@ -186,6 +192,16 @@ async def edit_job(call: Call[EditRequest, Nothing]) -> Answer:
         tags=body.tags,
         expected_version=call.headers.if_match(),
     )
+    job = await call.engine.reads.job(call.who.tenant, call.job_id)
+    return answer(await shown.job(call, job), headers=shown.etag(job))
+
+
+@routes.add(
+    "POST", "/v1/jobs/{job_id}/run-now", roles=["operate"], body=Nothing, body_optional=True, answers={200: shapes.Job}
+)  # fmt: skip
+async def run_now(call: Call[Nothing, Nothing]) -> Answer:
+    """Make a queued or retrying job due now."""
+    await call.engine.jobs.run_now(call.who, call.job_id)
     job = await call.engine.reads.job(call.who.tenant, call.job_id)
     return answer(await shown.job(call, job), headers=shown.etag(job))
 

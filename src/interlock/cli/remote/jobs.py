@@ -16,7 +16,18 @@ from interlock.client.http_calls import Answer, refusal
 from interlock.client.http_errors import rebuilt
 from interlock.client.http_parts import selection
 from interlock.client.http_stream import QUIET_SECONDS
-from interlock.client.http_values import EventShape, QueueShape, ReceiptShape, event, queue, read, receipt
+from interlock.client.http_values import (
+    EventShape,
+    JobShape,
+    PageShape,
+    QueueShape,
+    ReceiptShape,
+    event,
+    job,
+    queue,
+    read,
+    receipt,
+)  # fmt: skip
 from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
 from interlock.domain.operations import START, Action
@@ -33,6 +44,7 @@ from interlock.wire import JobRequest
 AT_ONCE: Final = 1000
 AUDITED_AT_ONCE: Final = 1000
 PRUNED_AT_ONCE: Final = 10_000
+NULL: Final = Raw(b"null")  # a member that is None is left out of a body
 NOWHERE: Final = Place(0, 0, "", 0)
 
 
@@ -46,6 +58,16 @@ class RemoteJobs:
 
     async def cancel(self, who: Principal, job_id: str, *, reason: str | None = None, force: bool = False) -> Receipt:
         return await self._line.client.cancel(job_id, reason=reason, force=force)
+
+    async def edit(self, who: Principal, job_id: str, *, drop_deadline: bool = False, **values: Any) -> None:
+        """The changed job is read anew, so nothing is returned."""
+        body = {name: value for name, value in values.items() if value is not None}
+        if drop_deadline:
+            body["deadline"] = NULL
+        await self._line.patch(f"/v1/jobs/{wire.job_id(job_id)}", body, job_id=job_id)
+
+    async def run_now(self, who: Principal, job_id: str) -> None:
+        await self._line.post(f"/v1/jobs/{wire.job_id(job_id)}/run-now", {}, job_id=job_id)
 
     async def revoke(self, who: Principal, job_id: str, *, reason: str | None = None) -> Receipt:
         return await self._line.client.revoke(job_id, reason=reason)
@@ -71,6 +93,11 @@ class RemoteReads:
     async def jobs(self, tenant: str, filter: Filter) -> list[Job]:
         return await self._line.client.find(filter)
 
+    async def search(self, tenant: str, text: str, *, limit: int = 50) -> list[Job]:
+        query = [("search", text), ("limit", str(limit))]
+        page = read((await self._line.get("/v1/jobs", query)).body, PageShape)
+        return [job(read(one, JobShape), listed=True) for one in page.items]
+
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._line.client.history(job_id)
 
@@ -78,6 +105,9 @@ class RemoteReads:
         answer = await self._line.get("/v1/queues")
         items = read(values.members(answer.body)["items"], list[QueueShape])
         return [queue(one) for one in items]
+
+    async def queue(self, tenant: str, type: str) -> QueueStats:
+        return await self._line.client.queue(type)
 
     async def head(self, tenant: str | None = None) -> str:
         """That of the tenant the token belongs to: a server tells of no other."""
@@ -181,6 +211,9 @@ class RemoteProgress:
     async def tail(self, tenant: str, job_id: str, *, after: int = 0) -> AsyncIterator[list[EventRow]]:
         async for row in self._line.client.tail(job_id, after=after):
             yield [row]
+
+    async def events(self, tenant: str, job_id: str, *, after: int = 0, limit: int = 200) -> list[EventRow]:
+        return await self._line.client.events(job_id, after=after, limit=limit)
 
     async def steps_of(self, tenant: str, job_ids: Sequence[str]) -> list[list[StepRow]]:
         return [await self._line.client.steps(id) for id in job_ids]

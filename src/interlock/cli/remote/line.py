@@ -35,6 +35,9 @@ class Line:
     async def put(self, path: str, body: Mapping[str, object]) -> Answer:
         return await self._send("PUT", path, body, True, {})
 
+    async def patch(self, path: str, body: Mapping[str, object], **about: object) -> Answer:
+        return await self._send("PATCH", path, body, True, about)
+
     async def delete(self, path: str, **about: object) -> None:
         await self.calls.send(Call(method="DELETE", path=path, about=about))
 

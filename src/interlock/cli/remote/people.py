@@ -21,6 +21,7 @@ from interlock.domain.registry import Agent, JobType
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, DeliveryFilter, Subscription
 from interlock.engine.artifacts import Download, Stream
+from interlock.engine.gates import Minted as MintedLink
 from interlock.engine.tokens import Minted
 from interlock.engine.webhooks import Created, SubscriptionRequest
 from interlock.errors import ArtifactLost, Invalid, NotFound
@@ -59,6 +60,11 @@ class RemoteGates:
         body = {"decision": decision, "comment": comment, "data": kept, "digest": digest}
         answer = await self._line.post(_path("approvals", approval_id, "decide"), body, gate_id=approval_id)
         return values.approval(answer.body)
+
+    async def mint(self, who: Principal, approval_id: str) -> MintedLink:
+        answer = await self._line.post(_path("approvals", approval_id, "token"), {}, gate_id=approval_id)
+        said = values.members(answer.body)
+        return MintedLink(values.approval(said["approval"]), read(said["token"], str))
 
 
 class RemoteRegistry:
