@@ -19,6 +19,7 @@ Error
 │   ├── TokenExists            a token was made under this key before
 │   ├── AgentInUse             an agent with unfinished jobs cannot be deleted
 │   ├── BrokenJob              a row that was changed past the database's rules; doctor --repair ends it
+│   ├── WouldDeadlock          a wait for a child that could never run
 │   └── ParentEnded            a child for a job that ended or is being cancelled
 ├── Gone                  410
 │   ├── GateExpired            nobody decided in time
@@ -192,6 +193,19 @@ class ParentEnded(Conflict):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"parent {job_id} has ended or is being cancelled; it takes no more children")
+
+
+class WouldDeadlock(Conflict):
+    """A job must not wait for a child whose agent is strict when only jobs that wait hold its slots."""
+
+    code = "would_deadlock"
+
+    def __init__(self, job_id: str, child_id: str) -> None:
+        self.job_id, self.child_id = job_id, child_id
+        super().__init__(
+            f"job {job_id} would wait for ever for child {child_id}: every slot of a strict agent that it needs is "
+            "held by jobs that wait; raise max_concurrency, turn strict off, or give the child another agent"
+        )
 
 
 class NotEditable(Conflict):

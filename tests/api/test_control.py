@@ -391,3 +391,21 @@ async def test_old_jobs_are_pruned_and_the_rest_verifies(api: Api) -> None:
 
 async def _listed(api: Api, name: str) -> bool:
     return name in [one["name"] for one in api.ok(await api.get("/v1/workers"))["items"]]
+
+
+async def test_a_wait_that_would_never_end_is_rejected_and_a_strict_agent_that_hangs_is_listed(api: Api) -> None:
+    path, agent = "/v1/agents/planner/solo", {"kind": "planner", "id": "solo"}
+    assert api.ok(await api.put(path, {"max_concurrency": 1}))["strict"] is False
+    api.ok(await api.put(path, {"max_concurrency": 1, "strict": True}))
+    await api.enqueue(type="plan", agent=agent)
+    (job,) = await api.claim(types=["plan"])
+    child = await api.enqueue(type="read", agent=agent, parent_id=job["id"])
+    held = {"fence": job["lease"]["fence"]}
+    error = problem(
+        await api.post(f"/v1/jobs/{job['id']}/release", held | {"children": [child["id"]]}), 409, "would_deadlock"
+    )
+    assert child["id"] in error["detail"]
+    assert api.ok(await api.get("/v1/agents", params={"stalled": "true"}))["items"] == []
+    api.ok(await api.post(f"/v1/jobs/{job['id']}/approvals", held | {"prompt": "Go on?"}), 201)
+    (stalled,) = api.ok(await api.get("/v1/agents", params={"stalled": "true"}))["items"]
+    assert (stalled["kind"], stalled["id"], stalled["strict"]) == ("planner", "solo", True)

@@ -229,7 +229,7 @@ def test_queues_types_and_agents_are_kept(command: Command) -> None:
     assert command("jobs", "add", "shaped", "[]").code == 4
     assert command("types", "delete", "shaped").code == 0
     assert command("types", "show", "shaped").code == 3
-    assert command.json("agents", "set", "writer", "1", "--max-concurrency", "2", "--no-strict")["strict"] is False
+    assert command.json("agents", "set", "writer", "1", "--max-concurrency", "2")["strict"] is False
     agents = command.both("agents", "list")["items"]
     assert [one["max_concurrency"] for one in agents if one["kind"] == "writer"] == [2]
     assert command("agents", "delete", "writer", "1").code == 0

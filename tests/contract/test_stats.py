@@ -59,7 +59,7 @@ async def test_the_counts_of_a_type_follow_every_move(desk: Desk) -> None:
 
 
 async def test_what_waits_in_a_line_or_for_children_is_blocked(desk: Desk) -> None:
-    await desk.store.set_agent(desk.tenant, Agent("bot", "1", 1))
+    await desk.store.set_agent(desk.tenant, Agent("bot", "1", 1, strict=True))
     await desk.add_all([new_job(agent_kind="bot", agent_id="1") for _ in range(3)])
     await desk.add(agent_kind="bot", agent_id="1", delay_seconds=60)
     told = await agree(desk)

@@ -202,7 +202,7 @@ async def test_a_strict_agent_is_busy_with_a_job_that_waits_for_people_and_anoth
 
 
 async def test_a_strict_agent_is_busy_with_a_job_that_waits_for_its_children(desk: Desk) -> None:
-    await desk.store.set_agent(desk.tenant, Agent("bot", "a", 1))
+    await desk.store.set_agent(desk.tenant, Agent("bot", "a", 1, strict=True))
     mine: dict[str, Any] = {"agent_kind": "bot", "agent_id": "a", "type": "parent"}
     parent = await desk.running(**mine)
     child = await desk.add(type="child", parent_id=parent.id)

@@ -213,7 +213,7 @@ async def test_the_limit_of_an_agent_is_raised_and_what_waited_behind_it_is_show
 ) -> None:
     backoff = {"kind": "fixed", "base_seconds": 7}
     await board.engine.registry.set_agent(
-        local(stage.tenant), "line", "solo", max_concurrency=1, backoff=backoff, defaults={"priority": 3}
+        local(stage.tenant), "line", "solo", max_concurrency=1, strict=True, backoff=backoff, defaults={"priority": 3}
     )
     before = await board.engine.registry.agent(stage.tenant, "line", "solo")
     await page.goto(f"{board.url}/agents")

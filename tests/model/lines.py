@@ -14,7 +14,7 @@ class Limit(NamedTuple):
     """How many jobs of an agent run at once; without a number all of them."""
 
     most: int | None = None
-    strict: bool = True
+    strict: bool = False
 
 
 class Lines(Jobs):
@@ -43,6 +43,32 @@ class Lines(Jobs):
             if life.agent is not None and life.status not in ENDED:
                 lives[life.agent].append(life)
         return {life.id for agent, theirs in lives.items() for life in without_place(theirs, self.limit_of(agent), now)}
+
+    def would_hang(self, parent: Life, children: set[str], now: int) -> bool:
+        """Whether one of the children could never run if its parent waited: the slots it needs are all kept by waits."""
+        alive = [life for life in self.jobs.values() if life.status not in ENDED]
+        awaits = {life.id: life.awaiting for life in alive} | {parent.id: children}
+        blocked = self.blocked(now)
+
+        def has_slot(life: Life, limit: Limit) -> bool:
+            if life.status == Status.RUNNING or (limit.strict and life.kept_place):
+                return True
+            is_waiting = life.status not in WAITING or life.awaiting
+            return not is_waiting and life.run_at <= now and life.id not in blocked
+
+        def lacks(life: Life) -> bool:
+            limit = Limit() if life.agent is None else self.limit_of(life.agent)
+            if not limit.strict or limit.most is None or life.status not in WAITING or life.awaiting:
+                return False
+            holders = [other for other in alive if other.agent == life.agent and has_slot(other, limit)]
+            return not has_slot(life, limit) and len(holders) >= limit.most and all(h.id in stuck for h in holders)
+
+        stuck = {life.id for life in alive}
+        while free := {
+            life.id for life in alive if life.id in stuck and not awaits[life.id] & stuck and not lacks(life)
+        }:
+            stuck -= free
+        return bool(children & stuck)
 
     def location(self, life: Life, now: int, blocked: set[str]) -> Location:
         if life.status == Status.RUNNING:

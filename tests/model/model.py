@@ -203,12 +203,15 @@ class Model(Lines, Gates, Progress):
             case Release():
                 if any(self._parent_of(child) != life.id for child in order.children):
                     return "invalid"
+                awaiting = {child for child in order.children if self.jobs[child].status not in ENDED}
+                if awaiting and self.would_hang(life, awaiting, now):
+                    return "would_deadlock"
                 if order.delay_seconds is not None:
                     life.run_at = now + micros(order.delay_seconds)
                 else:
                     life.run_at = max(order.run_at or now, now)
                 life.releases += 1
-                life.awaiting = {child for child in order.children if self.jobs[child].status not in ENDED}
+                life.awaiting = awaiting
                 facts = {"run_at": life.run_at}
                 return self._move(life, Status.QUEUED, order.verb, actor, now, order.reason, facts)
 

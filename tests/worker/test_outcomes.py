@@ -11,8 +11,9 @@ import pytest
 
 import interlock
 from interlock.domain.lifecycle import Status
+from interlock.domain.principal import local
 from interlock.domain.usage import summed
-from tests.support.apps import StoreApp
+from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import SECOND, ManualClock
 
@@ -368,3 +369,26 @@ async def test_a_task_that_cancels_its_own_run_has_failed_and_is_not_run_for_eve
     assert await app.drain() == 1
     job = await app.job(handle.id)
     assert (job.status, error_of(job)["kind"]) == (Status.DEAD_LETTER, "CancelledError")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_children_of_the_same_agent_run_unless_the_agent_is_strict(app: StoreApp, strict: bool) -> None:
+    await app.engine.registry.set_agent(local(TENANT), "planner", "solo", max_concurrency=1, strict=strict)
+
+    @app.task(agent=("planner", "solo"))
+    async def read(n: int) -> int:
+        return n
+
+    @app.task(agent=("planner", "solo"), max_attempts=1)
+    async def plan(ctx: interlock.Context) -> int:
+        return sum(await ctx.results(await ctx.enqueue_many(read, [{"n": 1}, {"n": 2}])))
+
+    handle = await plan.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    if strict:
+        error = json.loads(job.error or "{}")
+        assert (job.status, error["kind"]) == (Status.DEAD_LETTER, "would_deadlock")
+        assert "turn strict off" in error["message"]
+    else:
+        assert await handle.result(timeout=PATIENCE_SECONDS) == 3

@@ -59,7 +59,7 @@ def set_(
     max_concurrency: Annotated[
         int | None, Parameter(help="how many of its jobs run at once; any number if left out")
     ] = None,
-    strict: Annotated[bool, Parameter(help="a started job keeps its place until it has ended")] = True,
+    strict: Annotated[bool, Parameter(help="a started job keeps its slot until it has ended")] = False,
     defaults: Annotated[str | None, Parameter(help="JSON: max_attempts, priority, timeout_seconds, backoff …")] = None,
     common: Anywhere = NOTHING,
 ) -> None:

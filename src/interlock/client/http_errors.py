@@ -20,6 +20,7 @@ _FACTS: Final[Mapping[type[Error], Mapping[str, object]]] = {
     errors.CancelRequested: {"job_id": ""},
     errors.NoCancelRequested: {"job_id": ""},
     errors.TokenExists: {"key": "", "token_id": ""},
+    errors.WouldDeadlock: {"job_id": "", "child_id": ""},
     errors.ParentEnded: {"job_id": ""},
     errors.NotEditable: {"job_id": ""},
     errors.NotEnded: {"job_id": "", "state": ""},

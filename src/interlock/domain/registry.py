@@ -53,7 +53,7 @@ class Agent(NamedTuple):
     kind: str
     id: str
     max_concurrency: int | None = None
-    strict: bool = True
+    strict: bool = False
     defaults: Defaults = NO_DEFAULTS
     implicit: bool = False
     created_at: int = 0

@@ -131,7 +131,7 @@ class Registers:
         id: str,
         *,
         max_concurrency: int | None = None,
-        strict: bool = True,
+        strict: bool = False,
         backoff: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> Agent:
@@ -148,6 +148,11 @@ class Registers:
         """By kind and id, from one on."""
         wire.whole(limit, "limit", 1, LONGEST_PAGE)
         return await self._store.agents(tenant, after, limit)
+
+    async def stalled_agents(self, tenant: str, *, limit: int = 50) -> list[Agent]:
+        """Strict agents all of whose slots are held by jobs that wait, by kind and id."""
+        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        return await self._store.stalled_agents(tenant, limit=limit)
 
     async def agent(self, tenant: str, kind: str, id: str) -> Agent:
         found = await self._store.agents_named(tenant, [(kind, id)])

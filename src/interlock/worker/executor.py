@@ -17,7 +17,7 @@ from interlock.domain.decide import Fail as Failed
 from interlock.domain.decide import Release as Released
 from interlock.domain.retry import SECOND
 from interlock.domain.text import mend_text
-from interlock.errors import CancelRequested, Error, Forbidden, LeaseLost, NotRunning, TooLarge
+from interlock.errors import CancelRequested, Error, Forbidden, LeaseLost, NotRunning, TooLarge, WouldDeadlock
 from interlock.sdk import values
 from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
 from interlock.sdk.signature import UnknownArgument
@@ -124,7 +124,8 @@ def failure(
 def in_place_of(refused: Complete | Released, run: Run, error: Error) -> Failed:
     """What is reported when a result cannot be stored, for good since it would be the same again, or a release made."""
     if isinstance(refused, Released):
-        return failure(run, f"the release was refused: {error}", kind="invalid_release")
+        kind = error.code if isinstance(error, WouldDeadlock) else "invalid_release"
+        return failure(run, f"the release was refused: {error}", kind=kind)
     kind = "result_too_large" if isinstance(error, TooLarge) else "invalid_result"
     return failure(run, f"the result was refused: {error}", kind=kind, retryable=False)
 

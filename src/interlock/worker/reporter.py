@@ -12,7 +12,7 @@ from interlock.client.port import Client
 from interlock.domain.decide import Complete, Finish, Release
 from interlock.domain.job import Receipt, Refused
 from interlock.domain.progress import Report
-from interlock.errors import Conflict, Error, Fatal, Invalid, Malformed, NotFound, TooLarge, Unavailable
+from interlock.errors import Conflict, Error, Fatal, Invalid, Malformed, NotFound, TooLarge, Unavailable, WouldDeadlock
 from interlock.worker.executor import in_place_of
 from interlock.worker.heart import Heart
 from interlock.worker.patience import Patience
@@ -141,7 +141,7 @@ class Reporter:
                     self._log.warning("events were refused", job=run.job.id, error=str(answer.error))
 
     def _refused(self, run: Run, order: Finish, error: Error) -> None:
-        if isinstance(order, (Complete, Release)) and isinstance(error, (TooLarge, Invalid, Malformed)):
+        if isinstance(order, (Complete, Release)) and isinstance(error, (TooLarge, Invalid, Malformed, WouldDeadlock)):
             self._waiting.append((run, in_place_of(order, run, error)))
             return
         if isinstance(error, (Conflict, NotFound)):

@@ -48,7 +48,7 @@ class AgentRequest(Request, frozen=True, kw_only=True):
     """An agent: how many of its jobs run at once, whether a started job keeps its place, and defaults."""
 
     max_concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
-    strict: bool = True
+    strict: bool = False
     backoff: BackoffPart | None = None
     defaults: DefaultsPart | None = None
 
@@ -151,9 +151,18 @@ async def put_agent(call: Call[AgentRequest, Nothing]) -> Answer:
     return answer(agent_to_dict(made))
 
 
-@routes.add("GET", "/v1/agents", roles=["read"], query=Page, answers={200: AgentPage})
-async def list_agents(call: Call[None, Page]) -> Answer:
-    """List agents, by kind and id."""
+class AgentQuery(Page, frozen=True, kw_only=True):
+    """Which agents: all, or those whose every slot is held by jobs that wait."""
+
+    stalled: bool = False
+
+
+@routes.add("GET", "/v1/agents", roles=["read"], query=AgentQuery, answers={200: AgentPage})
+async def list_agents(call: Call[None, AgentQuery]) -> Answer:
+    """List agents, by kind and id; with `stalled` only strict ones whose every slot is held by jobs that wait."""
+    if call.query.stalled:
+        hang = await call.engine.registry.stalled_agents(call.who.tenant, limit=call.query.limit)
+        return page(call, "agents", [agent_to_dict(one) for one in hang], more=False, end=[])
     at = place(call, "agents")
     after = ("", "") if at is None else (str(at[0]), str(at[1]))
     found = await call.engine.registry.agents(call.who.tenant, after=after, limit=call.query.limit)

@@ -104,7 +104,7 @@ class RemoteRegistry:
         id: str,
         *,
         max_concurrency: int | None = None,
-        strict: bool = True,
+        strict: bool = False,
         defaults: Mapping[str, Any] | None = None,
     ) -> Agent:
         body = {"max_concurrency": max_concurrency, "strict": strict, "defaults": defaults or None}

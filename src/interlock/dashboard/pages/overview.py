@@ -47,6 +47,7 @@ async def overview(ask: Ask) -> View | Reply:
         gates=gates,
         dead=dead,
         stale=stale,
+        stalled=await ask.engine.registry.stalled_agents(tenant, limit=FEW),
         stale_seconds=STALE_SECONDS,
         away_seconds=LATELY_SECONDS,
         totals=_totals(queues),

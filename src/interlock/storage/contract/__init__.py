@@ -236,6 +236,10 @@ class Store(
         """Agents by kind and id, from one on."""
         ...
 
+    async def stalled_agents(self, tenant: str, *, limit: int) -> list[Agent]:
+        """Strict agents all of whose slots are held by jobs that wait, by kind and id."""
+        ...
+
     async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]: ...
 
     async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import repeat
 from random import random
 from typing import Final, cast
 
 from interlock.domain.approval import OpenGate
 from interlock.domain.change import Change, Standing, Unchanged
+from interlock.domain.deadlock import Question, Rows, starved_child
 from interlock.domain.decide import (
     CancelAck,
     Complete,
@@ -24,7 +25,7 @@ from interlock.domain.decide import (
 from interlock.domain.edit import Edit
 from interlock.domain.job import Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.errors import Error, Invalid, NotFound
+from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
 from interlock.storage.postgres import approvals, beats, edits, history
 from interlock.storage.postgres.columns import array_literal, is_empty, maker, shared
@@ -129,6 +130,7 @@ async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
     late: list[Ending] = []
     same: list[str] = []
     gates: list[OpenGate] = []
+    waits: dict[str, Sequence[str]] = {}
     for order in orders:
         job = jobs.get(order.id)
         if job is None:
@@ -137,7 +139,7 @@ async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
         if isinstance(order, _ENDINGS) and not holds(job, order.fence, order.worker):
             late.append(order)
             continue
-        outcome = await _outcome(connection, tenant, order, job, now)
+        outcome = await _outcome(connection, tenant, order, job, now, waits)
         if isinstance(outcome, Change):
             changes.append(outcome)
             outcomes[order.id] = _receipt(outcome, job, now)
@@ -155,7 +157,9 @@ async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> l
     return [outcomes[o.id] for o in orders]
 
 
-async def _outcome(connection: Conn, tenant: str, order: Order, job: Standing, now: int) -> Change | Unchanged | Error:
+async def _outcome(
+    connection: Conn, tenant: str, order: Order, job: Standing, now: int, waits: dict[str, Sequence[str]]
+) -> Change | Unchanged | Error:
     """The decision, after what came with the order was saved and what it looks at was read."""
     if isinstance(order, OpenGate) and order.checkpoint is not None and job.cancel_requested_at is None:
         (saved,) = await beats.checkpoint(connection, tenant, [order.checkpoint])
@@ -165,7 +169,7 @@ async def _outcome(connection: Conn, tenant: str, order: Order, job: Standing, n
         job = await edits.with_what_can_be_edited(connection, tenant, job)
     outcome = decide(order, job, now=now, chance=random())
     if isinstance(outcome, Change) and outcome.children:
-        return await _await_children(connection, tenant, outcome)
+        return await _await_children(connection, tenant, outcome, waits)
     return outcome
 
 
@@ -184,18 +188,38 @@ def _receipt(change: Change, job: Standing, now: int) -> Receipt:
     return Receipt(change.id, job.fence, change.status, change.attempt, change.version + 1, change.run_at, finished_at)
 
 
-async def _await_children(connection: Conn, tenant: str, change: Change) -> Change | Error:
-    """Make the job wait for those children that have not ended yet, or refuse a stranger."""
+async def _await_children(
+    connection: Conn, tenant: str, change: Change, waits: dict[str, Sequence[str]]
+) -> Change | Error:
+    """Make the job wait for those children that have not ended yet, or reject a stranger and a wait without an end."""
     rows = await connection.fetch(
-        "select id, ended, parent_id from interlock.children($1, $2)", tenant, list(change.children)
+        "select id, ended, parent_id, hangs from interlock.children($1, $2)", tenant, list(change.children)
     )
     children = {row[0]: (row[1], row[2]) for row in rows}
     for child in change.children:
         if child not in children or children[child][1] != change.id:
             return Invalid(f"job {child} is not a child of job {change.id}", pointer="/children")
     still = sorted({child for child in change.children if not children[child][0]})
+    if any(row[3] for row in rows):
+        # Those that begin to wait for slots of one agent do so one after another: the second sees the first.
+        await connection.execute("select interlock.hold($1, $2)", tenant, [change.id])
+        starved = await _starved_child(connection, tenant, starved_child(change.id, still, waits))
+        if starved is not None:
+            return WouldDeadlock(change.id, starved)
+    waits[change.id] = still
     await connection.execute("select interlock.await_children($1, $2, $3)", tenant, change.id, still)
     return change
+
+
+async def _starved_child(connection: Conn, tenant: str, search: Generator[Question, Rows, str | None]) -> str | None:
+    try:
+        question = next(search)
+        while True:
+            rows = await connection.fetch(call(f"look_at_{question.look}", 2), tenant, question.about)
+            question = search.send(map(tuple, rows))
+    except StopIteration as end:
+        child: str | None = end.value
+        return child
 
 
 async def write(connection: Conn, tenant: str, changes: Sequence[Change]) -> None:

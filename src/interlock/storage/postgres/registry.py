@@ -43,6 +43,9 @@ class RegistryVerbs(ABC):
     async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
         return [_agent(row) for row in await self._fetch(call("agents", 4), tenant, *after, limit)]
 
+    async def stalled_agents(self, tenant: str, *, limit: int) -> list[Agent]:
+        return [_agent(row) for row in await self._fetch(call("stalled_agents", 2), tenant, limit)]
+
     async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]:
         kinds, ids = zip(*names, strict=True)
         rows = await self._fetch(call("agents_named", 3), tenant, kinds, ids)

@@ -38,6 +38,11 @@ class RegistryRoutes(Routing):
         found = {(agent.kind, agent.id): agent for page in reversed(pages) for agent in page}
         return [found[name] for name in sorted(found)][:limit] if len(pages) > 1 else pages[0]
 
+    async def stalled_agents(self, tenant: str, *, limit: int) -> list[Agent]:
+        pages = await self._each(tenant, lambda store: store.stalled_agents(tenant, limit=limit))
+        found = {(agent.kind, agent.id): agent for page in pages for agent in page}
+        return [found[name] for name in sorted(found)][:limit]
+
     async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]:
         found: dict[tuple[str, str], Agent] = {}
         for some in reversed(await self._each(tenant, lambda store: store.agents_named(tenant, names))):

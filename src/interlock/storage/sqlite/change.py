@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from random import random
@@ -13,6 +13,7 @@ from interlock.domain import principal
 from interlock.domain.approval import OpenGate
 from interlock.domain.audit import history_hash
 from interlock.domain.change import Change, Standing, Unchanged
+from interlock.domain.deadlock import Question, Rows, starved_child
 from interlock.domain.decide import (
     CancelAck,
     Complete,
@@ -28,7 +29,7 @@ from interlock.domain.decide import (
 from interlock.domain.edit import Edit
 from interlock.domain.job import ANY_FENCE, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
-from interlock.errors import Error, Invalid, NotFound
+from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
 from interlock.storage.sqlite import approvals, beats, edits, history, moves
 from interlock.storage.sqlite.alike import move_alike
@@ -158,6 +159,7 @@ def _one_each(connection: Connection, tenant: str, orders: Sequence[Order], rout
     answers: list[Receipt | Refused] = []
     changes: list[tuple[Change, Found]] = []
     gates: list[OpenGate] = []
+    waits: dict[str, tuple[str, ...]] = {}
     for order in orders:
         here = found.get(order.id)
         if here is None:
@@ -166,9 +168,11 @@ def _one_each(connection: Connection, tenant: str, orders: Sequence[Order], rout
         if isinstance(order, _ENDINGS) and not holds(here.standing, order.fence, order.worker):
             answers.append(_repeated(connection, tenant, order))
             continue
-        outcome = _outcome(connection, tenant, order, here.standing)
+        outcome = _outcome(connection, tenant, order, here.standing, waits)
         if isinstance(outcome, Change):
             changes.append((outcome, here))
+            if outcome.children:
+                waits[order.id] = outcome.children
             answers.append(_receipt(outcome, here, connection.now))
             if isinstance(order, OpenGate) and outcome.gate_id is not None:
                 gates.append(order)
@@ -181,7 +185,9 @@ def _one_each(connection: Connection, tenant: str, orders: Sequence[Order], rout
     return answers
 
 
-def _outcome(connection: Connection, tenant: str, order: Order, job: Standing) -> Change | Unchanged | Error:
+def _outcome(
+    connection: Connection, tenant: str, order: Order, job: Standing, waits: Mapping[str, Sequence[str]]
+) -> Change | Unchanged | Error:
     """The decision, after what came with the order was saved and what it looks at was read."""
     if isinstance(order, OpenGate) and order.checkpoint is not None and job.cancel_requested_at is None:
         (saved,) = beats.checkpoint(connection, tenant, [order.checkpoint])
@@ -191,8 +197,22 @@ def _outcome(connection: Connection, tenant: str, order: Order, job: Standing) -
         job = edits.with_what_can_be_edited(connection, tenant, [job])[job.id]
     outcome = decide(order, job, now=connection.now, chance=random())
     if isinstance(outcome, Change) and outcome.children:
-        return _still_open(connection, tenant, outcome)
+        outcome = _still_open(connection, tenant, outcome)
+        if isinstance(outcome, Change) and outcome.children:
+            child = _starved_child(connection, tenant, starved_child(job.id, outcome.children, waits))
+            return outcome if child is None else WouldDeadlock(job.id, child)
     return outcome
+
+
+def _starved_child(connection: Connection, tenant: str, search: Generator[Question, Rows, str | None]) -> str | None:
+    try:
+        question = next(search)
+        while True:
+            facts = {"tenant": tenant, "about": json.dumps(question.about)}
+            question = search.send(connection.rows(_SQL[f"look_at_{question.look}"], facts))
+    except StopIteration as end:
+        child: str | None = end.value
+        return child
 
 
 def standings(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Found]:

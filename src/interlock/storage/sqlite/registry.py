@@ -64,6 +64,13 @@ class RegistryVerbs(ABC):
         facts = {"tenant": tenant, "kind": after[0], "id": after[1], "limit": limit}
         return await self._read(lambda c: [_agent(row) for row in c.rows(_SQL["agents"], facts)])
 
+    async def stalled_agents(self, tenant: str, *, limit: int) -> list[Agent]:
+        def read(c: Connection) -> list[Agent]:
+            facts = {"tenant": tenant, "now": c.read_clock(), "limit": limit}
+            return [_agent(row) for row in c.rows(_SQL["stalled_agents"], facts)]
+
+        return await self._read(read)
+
     async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]:
         def read(c: Connection) -> dict[tuple[str, str], Agent]:
             rows = [row for kind, id in names

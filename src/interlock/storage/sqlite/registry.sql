@@ -19,6 +19,15 @@ DELETE FROM job_type WHERE tenant = :tenant AND name = :name RETURNING name;
 SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, updated_at FROM agent
 WHERE tenant = :tenant AND (kind, id) > (:kind, :id) ORDER BY kind, id LIMIT :limit;
 
+-- name: stalled_agents
+-- Strict agents without a free slot none of whose jobs runs or could be claimed now.
+SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, updated_at FROM agent a
+WHERE a.tenant = :tenant AND a.strict AND a.used >= a.max_concurrency AND NOT EXISTS (
+  SELECT 1 FROM job j INDEXED BY job_of_agent
+  WHERE j.tenant = :tenant AND j.line = a.no AND j.line IS NOT NULL AND j.blocked = 0 AND j.finished_at IS NULL
+    AND (j.status = 'running' OR (j.status IN ('queued', 'retry') AND j.awaiting = 0 AND j.run_at <= :now)))
+ORDER BY kind, id LIMIT :limit;
+
 -- name: agent
 SELECT kind, id, max_concurrency, strict, defaults, implicit, created_at, updated_at, no FROM agent
 WHERE tenant = :tenant AND kind = :kind AND id = :id;

@@ -53,7 +53,7 @@ create table interlock.agent (
   no              bigint  not null,
   max_concurrency integer check (max_concurrency between 1 and 1000000),
   used            integer not null default 0 check (used >= 0),
-  strict          boolean not null default true,
+  strict          boolean not null default false,
   era             integer not null default 0,
   implicit        boolean not null default false,
   next_due        timestamptz,

@@ -117,13 +117,45 @@ begin
   return changed;
 end $$;
 
--- Children by name, held as they are until the transaction ends.
+-- Children by name, held as they are until the transaction ends; one that hangs lacks a slot or waits for children of its own.
 create or replace function interlock.children(p_tenant text, p_ids uuid[])
-returns table (id uuid, ended boolean, parent_id uuid) language plpgsql as $$
+returns table (id uuid, ended boolean, parent_id uuid, hangs boolean) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
-  return query select j.id, j.status >= 'succeeded', j.parent_id from interlock.job j
-    where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for share;
+  perform from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids) order by j.id for share;
+  return query select j.id, j.status >= 'succeeded', j.parent_id, l.waits or l.agent is not null
+    from interlock.job j left join interlock.look_at_jobs(p_tenant, p_ids) l on l.id = j.id
+    where j.tenant = p_tenant and j.id = any(p_ids);
+end $$;
+
+-- What decides whether a job would wait for ever: whether each of these waits for children, and which strict agent's slot it lacks.
+create or replace function interlock.look_at_jobs(p_tenant text, p_ids uuid[])
+returns table (id uuid, waits boolean, agent bigint) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select i.id, exists (select from interlock.job_await w where w.tenant = p_tenant and w.job_id = i.id),
+    (select a.no from interlock.ready q join interlock.agent a on a.tenant = q.tenant and a.no = q.line
+     where q.tenant = p_tenant and q.job_id = i.id and q.blocked and a."strict" and a.max_concurrency is not null)
+  from unnest(p_ids) i(id);
+end $$;
+
+create or replace function interlock.look_at_awaited(p_tenant text, p_ids uuid[]) returns table (id uuid, child_id uuid) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select w.job_id, w.child_id from interlock.job_await w where w.tenant = p_tenant and w.job_id = any(p_ids);
+end $$;
+
+-- The jobs that hold the slots of strict agents that have none free.
+create or replace function interlock.look_at_holders(p_tenant text, p_agents bigint[]) returns table (agent bigint, id uuid) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select a.no, h.id from interlock.agent a cross join lateral (
+      select l.job_id as id from interlock.lease l where l.tenant = p_tenant and l.line = a.no
+      union all
+      select q.job_id from interlock.ready q where q.tenant = p_tenant and q.line = a.no and q.blocked <= false
+      union all
+      select w.id from interlock.waiting_in_line(p_tenant, a.no) w where w.place_era = a.era) h
+    where a.tenant = p_tenant and a.no = any(p_agents) and a."strict" and a.used >= a.max_concurrency;
 end $$;
 
 -- Makes a job wait for children; before it is released, so that it is not ready in between.

@@ -46,6 +46,18 @@ begin
     order by a.kind, a.id limit p_limit;
 end $$;
 
+-- Strict agents without a free slot none of whose jobs runs or could be claimed now.
+create or replace function interlock.stalled_agents(p_tenant text, p_limit integer) returns setof interlock.agent language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select a.* from interlock.agent a
+    where a.tenant = p_tenant and a."strict" and a.max_concurrency is not null and a.used >= a.max_concurrency
+      and not exists (select from interlock.lease l where l.tenant = p_tenant and l.line = a.no)
+      and not exists (select from interlock.ready q
+        where q.tenant = p_tenant and q.line = a.no and q.blocked <= false and q.run_at <= interlock.clock())
+    order by a.kind, a.id limit p_limit;
+end $$;
+
 create or replace function interlock.agents_named(p_tenant text, p_kinds text[], p_ids text[]) returns setof interlock.agent language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);

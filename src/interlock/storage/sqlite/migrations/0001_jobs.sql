@@ -22,7 +22,7 @@ CREATE TABLE agent (
   kind            TEXT NOT NULL,
   id              TEXT NOT NULL,
   max_concurrency INTEGER CHECK (max_concurrency BETWEEN 1 AND 1000000),
-  strict          INTEGER NOT NULL DEFAULT 1,
+  strict          INTEGER NOT NULL DEFAULT 0,
   era             INTEGER NOT NULL DEFAULT 0,
   implicit        INTEGER NOT NULL DEFAULT 0,
   used            INTEGER NOT NULL DEFAULT 0 CHECK (used >= 0),
