@@ -2,6 +2,6 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: up test check docs bench lock
-up test check docs bench lock:
+.PHONY: up test prove check docs bench lock
+up test prove check docs bench lock:
 	@$(PYTHON) dev.py $@ $(ARGS)

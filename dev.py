@@ -144,14 +144,18 @@ def check() -> int:
     return next(filter(None, codes), 0)
 
 
-def test(*, fast: bool, arguments: Sequence[str]) -> int:
-    """The checks, then every test; both are run, the first failure is the answer."""
+def test(*, fast: bool, long: bool, arguments: Sequence[str]) -> int:
+    """Run the checks, then every test, and return the first failure.
+
+    Tests that repeat something at random (kills, races, state machines, generated requests) have a short form, which
+    this runs, and a long one with many more repetitions, which `prove` runs.
+    """
     setup()
     browser()
-    checked = 0 if fast else check()
+    checked = 0 if fast or long else check()
     command = ["pytest", "-n", str(worker_count()), "--dist", "worksteal", *arguments]
-    say(shlex.join(command) + (" (fast)" if fast else ""))
-    tested = call([BIN / "python", "-m", *command], env={"INTERLOCK_TEST_FAST": "1"} if fast else None)
+    say(shlex.join(command) + (" (long form)" if long else ""))
+    tested = call([BIN / "python", "-m", *command], env={"INTERLOCK_TEST_LONG": "1"} if long else None)
     if checked and not tested:
         say("tests passed, but the checks above failed")
     return checked or tested
@@ -235,7 +239,8 @@ def parser() -> argparse.ArgumentParser:
     add("setup", "make .venv from the hash-pinned requirements; does nothing when it is current")
     add("up", "set up, then serve and run the demo on SQLite in the current directory", passes_on="`interlock up`")
     tests = add("test", "set up, then run the checks and every test", passes_on="pytest")
-    tests.add_argument("--fast", action="store_true", help="no checks, and the short form of long tests")
+    tests.add_argument("--fast", action="store_true", help="skip the checks of format, lint and types")
+    add("prove", "set up, then run every test in its long form (an hour or more)", passes_on="pytest")
     add("docs", "set up, then build the documentation site into site/", passes_on="`mkdocs build`")
     add("check", "set up, then check formatting, lint and types")
     add("bench", "set up, then run the benchmarks: all, or `engines`, `worker` or `peers`", passes_on="each of them")
@@ -248,7 +253,9 @@ def run(command: str, options: argparse.Namespace, passed_on: Sequence[str]) -> 
     if command == "up":
         up(passed_on)
     if command == "test":
-        return test(fast=options.fast, arguments=passed_on)
+        return test(fast=options.fast, long=False, arguments=passed_on)
+    if command == "prove":
+        return test(fast=False, long=True, arguments=passed_on)
     if command == "check":
         return check()
     if command == "docs":
@@ -266,7 +273,7 @@ def main(argv: Sequence[str]) -> int:
     options, passed_on = parser().parse_known_args(argv)
     if passed_on[:1] == ["--"]:
         del passed_on[0]
-    if passed_on and options.command not in ("up", "test", "bench", "docs"):
+    if passed_on and options.command not in ("up", "test", "prove", "bench", "docs"):
         parser().error(f"{options.command} does not take: {shlex.join(passed_on)}")
     try:
         return run(options.command, options, passed_on)

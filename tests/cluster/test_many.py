@@ -14,7 +14,7 @@ from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, fresh_database
 
 Property = Callable[[str, object], None]
-KILLS = 4 if os.environ.get("INTERLOCK_TEST_FAST") else 10
+KILLS = 10 if os.environ.get("INTERLOCK_TEST_LONG") else 4
 
 
 async def test_three_servers_and_four_workers_killed_at_random_lose_nothing_and_finish_nothing_twice(

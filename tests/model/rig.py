@@ -24,7 +24,7 @@ from tests.support.truth import check_postgres, check_sqlite
 
 T = TypeVar("T")
 Opener = Callable[[], Coroutine[Any, Any, Store]]
-FAST: Final = bool(os.environ.get("INTERLOCK_TEST_FAST"))
+FAST: Final = not os.environ.get("INTERLOCK_TEST_LONG")
 MEMORY_DISK: Final = Path("/dev/shm")  # these tests are about rules, not about disks
 _numbers = itertools.count(1)
 

@@ -35,7 +35,7 @@ preload(
     )
 )
 
-FAST: Final = bool(os.environ.get("INTERLOCK_TEST_FAST"))
+FAST: Final = not os.environ.get("INTERLOCK_TEST_LONG")
 
 _ids = itertools.count(1)
 
