@@ -143,4 +143,4 @@ def _sorted(ask: ClaimAsk) -> list[Any]:
 
 @pytest.mark.parametrize("clause", list(Clause))
 def test_every_clause_is_documented(clause: Clause) -> None:
-    assert f"| `{clause}` |" in (DOCS / "how-to/troubleshoot.md").read_text()
+    assert f"| `{clause}` |" in (DOCS / "reference/why-codes.md").read_text()
