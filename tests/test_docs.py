@@ -15,7 +15,7 @@ import pytest
 
 from interlock import errors
 from interlock.cli.main import app
-from interlock.config import PREFIX, Settings
+from interlock.config import FILE, PREFIX, Settings, load
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.webhook import EVENTS
 from interlock.shown import JobShown
@@ -25,6 +25,8 @@ pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 CLI = (DOCS / "reference/cli.md").read_text()
+SETTINGS = (DOCS / "reference/settings.md").read_text()
+ERRORS = (DOCS / "reference/error-codes.md").read_text()
 
 
 def error_classes() -> list[type[errors.Error]]:
@@ -59,12 +61,19 @@ def test_every_command_is_documented(command: str) -> None:
 def test_every_error_code_is_documented_and_every_class_is_in_the_tree(error: type[errors.Error]) -> None:
     assert re.search(rf"\b{error.__name__}\b", errors.__doc__ or "")
     if not error.__subclasses__() or error.code in ("invalid", "unavailable"):
-        assert f"| `{error.code}` |" in CLI
+        name = error.__name__ if "code" in vars(error) else r"\w+"
+        assert re.search(rf"^\| `{error.code}` \| \d+ \| `{name}` \|", ERRORS, re.MULTILINE)
 
 
 @pytest.mark.parametrize("setting", [field.name for field in fields(Settings)])
 def test_every_setting_is_documented(setting: str) -> None:
-    assert f"| `{setting}` | `{PREFIX}{setting.upper()}` |" in CLI
+    assert f"| `{setting}` | `{PREFIX}{setting.upper()}` |" in SETTINGS
+
+
+def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:
+    (example,) = blocks(SETTINGS, "toml")
+    (tmp_path / FILE).write_text(example)
+    assert load({}, environ={}, directory=tmp_path) != Settings()
 
 
 def test_every_verb_of_the_history_is_documented() -> None:

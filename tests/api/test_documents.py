@@ -17,6 +17,7 @@ from interlock.storage.sqlite.store import SQLiteStore
 
 DOCS = Path(__file__).parents[2] / "docs"
 API = (DOCS / "reference/http-api.md").read_text()
+ERRORS = (DOCS / "reference/error-codes.md").read_text()
 DEPLOYING = (DOCS / "how-to/deploy.md").read_text()
 METRICS = (DOCS / "reference/metrics-and-logs.md").read_text()
 
@@ -32,7 +33,7 @@ def test_every_route_is_documented_with_its_roles_and_no_other_is() -> None:
 
 
 def test_every_code_is_documented_with_its_status() -> None:
-    said = {code: int(status) for code, status in re.findall(r"^\| `(\w+)` \| (\d{3}) \|", API, re.MULTILINE)}
+    said = {code: int(status) for code, status in re.findall(r"^\| `(\w+)` \| (\d{3}) \|", ERRORS, re.MULTILINE)}
     assert said == {
         code: status for code, (status, _) in catalogue().items() if code not in ("conflict", "gone", "fatal")
     }
