@@ -263,6 +263,10 @@ async def test_queues_are_listed_by_type_in_pages(api: Api) -> None:
     assert [one["type"] for page in (first, rest) for one in page["items"]] == ["a", "b", "c"]
     assert rest["next_cursor"] is None
     assert pointer(await api.get("/v1/queues?limit=201")) == "/limit"
+    for n in range(50):
+        await api.enqueue(type=f"d{n:02}")
+    usual = api.ok(await api.get("/v1/queues"))
+    assert (len(usual["items"]), usual["next_cursor"] is None) == (50, False)
     assert pointer(await api.get("/v1/queues?cursor=made-up")) == "/cursor"
 
 

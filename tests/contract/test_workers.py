@@ -46,6 +46,26 @@ async def test_many_workers_are_noted_at_once_and_listed_by_name(desk: Desk) -> 
     assert await names(desk, after="é") == []
 
 
+async def test_a_worker_that_has_stopped_is_not_listed(desk: Desk) -> None:
+    await note(desk, "w1")
+    await note(desk, "w2")
+    await desk.store.note_workers(desk.tenant, [Sighting("w1", ()), Sighting("w3", (ask(worker="w3"),))])
+    assert await names(desk) == ["w2", "w3"]
+    await note(desk, "w1")
+    assert await names(desk) == ["w1", "w2", "w3"]
+
+
+async def test_workers_that_polled_lately_or_hold_a_lease_are_listed(desk: Desk) -> None:
+    await note(desk, "gone")
+    await note(desk, "w1")
+    await desk.running()
+    desk.clock.advance(301)
+    await note(desk, "new")
+    assert await names(desk, within_seconds=300.0) == ["new", "w1"]
+    assert await names(desk, within_seconds=300.0, limit=1) == ["new"]
+    assert await names(desk) == ["gone", "new", "w1"]
+
+
 async def test_what_a_worker_runs_is_told_by_its_leases(desk: Desk) -> None:
     await note(desk)
     jobs = [await desk.running() for _ in range(12)]

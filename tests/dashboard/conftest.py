@@ -19,8 +19,8 @@ from interlock.api.app import create_app
 from interlock.api.options import Options
 from interlock.api.server import Server, listen, url_of
 from interlock.dashboard.app import Dashboard
-from interlock.dashboard.guesses import Guesses
 from interlock.dashboard.sessions import Sessions
+from interlock.dashboard.sign_in_throttle import SignInThrottle
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
@@ -101,8 +101,8 @@ async def a_server(
     engine: Engine, clock: ManualClock, ticks: Ticks, *, auth: bool, tenant: str, key: bytes = KEY
 ) -> AsyncIterator[Board]:
     """The API and the dashboard behind one door, as `interlock serve` puts them."""
-    sessions, guesses = Sessions(key, seconds=ticks), Guesses(seconds=ticks)
-    dashboard = Dashboard(engine, auth=auth, tenant=tenant, sessions=sessions, guesses=guesses)
+    sessions, throttle = Sessions(key, seconds=ticks), SignInThrottle(seconds=ticks)
+    dashboard = Dashboard(engine, auth=auth, tenant=tenant, sessions=sessions, throttle=throttle)
     with listen("127.0.0.1", 0) as listening:
         server = Server(create_app(engine, Options(auth=auth, tenant=tenant), mounts=dashboard.mounts), listening)
         task = asyncio.create_task(server.serve())

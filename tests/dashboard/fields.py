@@ -81,8 +81,8 @@ async def _records(engine: Engine, who: Principal, planted: Planted) -> AsyncIte
         for job in await engine.reads.some(tenant, [job.id for job in jobs]):
             yield job
     async for page in engine.audit.export(tenant):
-        for chronicle in page:
-            for row in chronicle.rows:
+        for export in page:
+            for row in export.rows:
                 yield row
     for id in planted.told:
         for some in (

@@ -43,7 +43,7 @@ class Scene:
         named = {
             "job_id": job or self.running,
             "artifact_id": self.artifact,
-            "gate_id": self.gate,
+            "approval_id": self.gate,
             "type": "import-feed",
             "kind": "line",
             "id": {"tokens": self.token, "agents": "solo"}.get(path.split("/")[1], self.subscription),
@@ -154,7 +154,7 @@ async def play(engine: Engine, tenant: str, say: Words = plainly) -> Scene:
     wanted = SubscriptionRequest(url="https://hooks.example/interlock", events=["job.failed", "job.dead_letter"])
     subscription = (await engine.webhooks.subscribe(who, wanted)).subscription
     token = await engine.tokens.create(who, TokenRequest(roles=["read"], description=word("the wall screen")))
-    await engine.workers.stop()  # so that what was noticed of the worker is written down
+    await engine.workers.stop()  # so that what was noticed of the worker is encode down
     return Scene(
         tenant, queued, running, dead, done, waiting, opened.approval.id, file.id, subscription.id,
         token.token.id, tuple(texts),

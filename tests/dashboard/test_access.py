@@ -16,9 +16,9 @@ from interlock.api.options import Options
 from interlock.api.service import Trail
 from interlock.cli import serve
 from interlock.config import Settings
-from interlock.dashboard.app import LARGEST_FORM, Dashboard, pages
-from interlock.dashboard.guesses import MOST_GUESSES, WINDOW_SECONDS
+from interlock.dashboard.app import MAX_FORM_BYTES, Dashboard, pages
 from interlock.dashboard.sessions import IDLE_SECONDS, RENEW_SECONDS, Sessions
+from interlock.dashboard.sign_in_throttle import MAX_WRONG_ATTEMPTS, WINDOW_SECONDS
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
@@ -45,7 +45,7 @@ async def test_a_session_begins_with_a_token_and_ends_when_asked_or_idle(
     guarded: Board, tenant: str, chromium: Browser
 ) -> None:
     page = await signed_in(guarded, chromium, "ilk_wrong")
-    assert "lets nobody in" in await page.inner_text("main")
+    assert "Invalid, expired or revoked token" in await page.inner_text("main")
 
     page = await (await patient(chromium, java_script_enabled=False)).new_page()
     await page.goto(f"{guarded.url}/jobs?status=running")
@@ -101,7 +101,16 @@ async def test_a_reader_sees_no_buttons_and_presses_none(guarded: Board, tenant:
         assert answer.status == (200 if "read" in one.roles else 403), one.path
         assert await page.locator("main form[method=post], main #bulk, main input[type=checkbox][name=id]").count() == 0
         seen.add(one.path)
-    assert {"/", "/jobs", "/jobs/{job_id}", "/approvals/{gate_id}", "/queues", "/agents", "/tokens", "/audit"} <= seen
+    assert {
+        "/",
+        "/jobs",
+        "/jobs/{job_id}",
+        "/approvals/{approval_id}",
+        "/queues",
+        "/agents",
+        "/tokens",
+        "/audit",
+    } <= seen
     form_token = await page.locator("header input[name=form_token]").get_attribute("value")
     for action in (one for one in pages() if one.method == "POST" and one.needs_sign_in):
         pressed = await page.context.request.post(
@@ -178,8 +187,10 @@ async def test_whoever_guesses_wrong_too_often_waits_and_nobody_else_behind_the_
     token = await guarded.token("read", tenant=tenant)
     async with httpx2.AsyncClient(base_url=guarded.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         form = {"form_token": form_token_of((await http.get("/sign-in")).text), "decision": "approve"}
-        told = [(await http.post(path, data=form | {"token": f"guess {n}"})).status_code for n in range(MOST_GUESSES)]
-        assert told == [401 if path == "/sign-in" else 404] * MOST_GUESSES
+        told = [
+            (await http.post(path, data=form | {"token": f"guess {n}"})).status_code for n in range(MAX_WRONG_ATTEMPTS)
+        ]
+        assert told == [401 if path == "/sign-in" else 404] * MAX_WRONG_ATTEMPTS
         refused = await http.post(path, data=form | {"token": "another guess"})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, str(int(WINDOW_SECONDS)))
         assert (await http.post("/sign-in", data=form | {"token": token})).status_code == 303
@@ -215,7 +226,7 @@ async def test_forms_that_strangers_never_end_leave_room_to_those_who_are_signed
     endless = asyncio.create_task(fill_in(asyncio.Event().wait))
 
     async def is_reading() -> bool:
-        return admission.by_tenant[STRANGERS, "bytes"] == LARGEST_FORM
+        return admission.by_tenant[STRANGERS, "bytes"] == MAX_FORM_BYTES
 
     await eventually(is_reading)
     assert await fill_in(asyncio.Event().wait) == 503

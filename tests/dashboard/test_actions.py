@@ -21,7 +21,7 @@ from tests.dashboard.scene import Scene
 PRESSED = {
     "/jobs/bulk", "/jobs/{job_id}/cancel", "/jobs/{job_id}/revoke", "/jobs/{job_id}/redrive", "/jobs/{job_id}/priority",
     "/agents/{kind}/{id}/limit", "/webhooks/job-secret", "/webhooks/{id}/renew", "/webhooks/{id}/rotate",
-    "/webhooks/deliveries/{delivery_id}/redeliver", "/approvals/{gate_id}/decide", "/approvals/{gate_id}/link", "/approve", "/approve/decide", "/queues/{type}/pause",
+    "/webhooks/deliveries/{delivery_id}/redeliver", "/approvals/{approval_id}/decide", "/approvals/{approval_id}/link", "/approve", "/approve/decide", "/queues/{type}/pause",
     "/queues/{type}/resume", "/webhooks", "/webhooks/{id}/unsubscribe", "/webhooks/{id}/deliveries/{delivery_id}/redeliver",
     "/tokens", "/tokens/{id}/revoke", "/sign-in", "/sign-out",
 }  # fmt: skip
@@ -46,22 +46,22 @@ async def test_a_waiting_job_gets_a_priority_and_is_cancelled(board: Board, stag
 
     await page.get_by_text("Cancel…").click()
     await page.get_by_label("Reason").fill("not needed")
-    await follow(page.get_by_role("button", name="Cancel the job"))
+    await follow(page.get_by_role("button", name="Cancel job"))
     job = await board.engine.reads.job(stage.tenant, stage.queued)
     assert (job.status, job.cancel_reason) == (Status.CANCELLED, "not needed")
-    assert "The job is cancelled" in await page.inner_text(".said")
+    assert "Job cancelled" in await page.inner_text(".notice")
     assert await page.get_by_role("button", name="Redrive").count() == 1
 
 
 async def test_a_lease_is_revoked_and_a_tree_cancelled_by_force(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/jobs/{stage.running}")
-    await page.get_by_text("Revoke the lease…").click()
+    await page.get_by_text("Revoke lease…").click()
     await follow(page.get_by_role("button", name="Revoke"))
     assert (await board.engine.reads.job(stage.tenant, stage.running)).worker is None
 
     await page.get_by_text("Cancel…").click()
-    await page.get_by_label("with everything below it").check()
-    await follow(page.get_by_role("button", name="Cancel the job"))
+    await page.get_by_label("including its descendants").check()
+    await follow(page.get_by_role("button", name="Cancel job"))
     children = await board.engine.reads.jobs(stage.tenant, Filter(parent_id=stage.running))
     assert [child.status for child in children] == [Status.CANCELLED]
 
@@ -74,9 +74,9 @@ async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_presse
     async with page.context.expect_page() as opened:
         await page.get_by_role("button", name="Redrive").click(modifiers=["Control"])
     beside = await opened.value
-    await beside.wait_for_url("**?said=redriven")
+    await beside.wait_for_url("**?notice=redriven")
     await follow(page.get_by_role("button", name="Redrive"))
-    await page.wait_for_url("**?said=redriven")
+    await page.wait_for_url("**?notice=redriven")
     assert page.url == beside.url
     again = await board.engine.reads.job(stage.tenant, page.url.rpartition("/")[2].partition("?")[0])
     assert again.redrive_of == stage.dead
@@ -85,11 +85,11 @@ async def test_a_dead_letter_is_redriven_once_however_often_the_button_is_presse
 
 async def test_many_are_cancelled_after_a_page_that_says_how_many(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/jobs?type=embed-page")
-    await page.get_by_label("With").select_option("filter")
+    await page.get_by_label("Apply to").select_option("filter")
     await follow(page.get_by_role("button", name="Cancel…"))
     assert await page.inner_text("h1") == "Cancel 15 jobs?"
     await follow(page.get_by_role("button", name="Cancel 15 jobs"))
-    assert await page.inner_text(".said") == "Done for 15 jobs."
+    assert await page.inner_text(".notice") == "Cancelled 15 jobs."
     left = await board.engine.reads.jobs(stage.tenant, Filter(type="embed-page", statuses=(Status.QUEUED,)))
     assert left == []
 
@@ -113,7 +113,7 @@ async def test_an_approver_edits_and_approves(board: Board, stage: Scene, page: 
     assert gate.status is GateStatus.APPROVED
     expected = {"title": 'Tides, "explained"', "audience": "members", "readers": 40_000, "notify": True}
     assert json.loads(gate.data or "") == expected
-    assert await page.inner_text(".said") == "Approved. The job goes on."
+    assert await page.inner_text(".notice") == "Approved. The job will resume."
 
 
 async def another_gate(board: Board, tenant: str, prompt: str, *, required: int = 1) -> str:
@@ -126,7 +126,7 @@ async def another_gate(board: Board, tenant: str, prompt: str, *, required: int 
     return opened.approval.id
 
 
-async def test_after_a_decision_the_next_approval_comes_up(board: Board, stage: Scene, page: Page) -> None:
+async def test_after_a_decision_the_page_goes_back_to_the_list(board: Board, stage: Scene, page: Page) -> None:
     urgent = await another_gate(board, stage.tenant, "Delete the old index?")
     await page.goto(f"{board.url}/approvals")
     assert await page.locator(".inbox .prompt").all_inner_texts() == [
@@ -137,8 +137,8 @@ async def test_after_a_decision_the_next_approval_comes_up(board: Board, stage: 
     await follow(page.get_by_role("link", name="Previous"))
     assert page.url.endswith(urgent)
     await follow(page.get_by_role("button", name="Deny"))
-    assert await page.inner_text(".said") == "Denied. This is the next one."
-    assert await page.inner_text("h1") == "Publish “What moves the sea”?"
+    assert await page.inner_text(".notice") == "Denied."
+    assert page.url.startswith(f"{board.url}/approvals?"), "and not the next one, whose buttons are in the same place"
     assert (await board.engine.gates.get(stage.tenant, urgent)).status is GateStatus.DENIED
     assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
 
@@ -147,7 +147,7 @@ async def test_one_vote_of_two_leaves_the_approval_open_and_counted(board: Board
     gate = await another_gate(board, stage.tenant, "Move the money?", required=2)
     await page.goto(f"{board.url}/approvals/{gate}")
     await follow(page.get_by_role("button", name="Approve"))
-    assert await page.inner_text(".said") == "Your vote counts; more are needed."
+    assert await page.inner_text(".notice") == "Vote recorded; more approvals are required."
     assert "1 of 2" in await page.inner_text("main")
 
 
@@ -158,7 +158,7 @@ async def test_data_that_does_not_fit_comes_back_with_what_was_typed(board: Boar
     await page.get_by_label("audience").select_option("members")
     await page.get_by_label("readers").evaluate("field => { field.type = 'text'; field.value = 'many' }")
     await follow(page.get_by_role("button", name="Approve"))
-    assert "readers must be a number" in await page.get_by_role("alert").inner_text()
+    assert await page.locator(".field.invalid .error").inner_text() == "expected a number"
     assert await page.get_by_label("Title").input_value() == "Tides"
     assert await page.get_by_label("Comment").input_value() == "shorter"
     assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.OPEN
@@ -169,7 +169,7 @@ async def test_a_link_is_minted_once_and_its_bearer_denies(board: Board, stage: 
     sent: list[str] = []
     page.on("request", lambda asked: sent.append(asked.url))
     await page.goto(f"{board.url}/approvals/{stage.gate}")
-    await follow(page.get_by_role("button", name="Make a link"))
+    await follow(page.get_by_role("button", name="Create link"))
     link = await page.inner_text(".secret")
 
     await page.goto(board.url + link)
@@ -189,7 +189,7 @@ async def test_the_bearer_of_a_link_can_paste_it_without_script(board: Board, st
     minted = await board.engine.gates.mint(local(stage.tenant), stage.gate)
     await page.goto(f"{board.url}/approve")
     await page.get_by_label("Token of the link").fill(minted.token)
-    await follow(page.get_by_role("button", name="Look at it"))
+    await follow(page.get_by_role("button", name="Open"))
     await page.get_by_label("audience").select_option("everybody")
     await follow(page.get_by_role("button", name="Approve"))
     assert (await board.engine.gates.get(stage.tenant, stage.gate)).status is GateStatus.APPROVED
@@ -218,47 +218,47 @@ async def test_the_limit_of_an_agent_is_raised_and_what_waited_behind_it_is_show
     before = await board.engine.registry.agent(stage.tenant, "line", "solo")
     await page.goto(f"{board.url}/agents")
     row = page.locator("tr", has=page.get_by_role("link", name="line/solo"))
-    assert "2 in line" in await row.inner_text()
+    assert "2 waiting for a slot" in await row.inner_text()
     holder = (await board.engine.reads.jobs(stage.tenant, Filter(type="solo-work", statuses=(Status.RUNNING,))))[0]
-    assert await row.locator("td[data-name=Behind] a").get_attribute("href") == f"/jobs/{holder.id}"
+    assert await row.locator('td[data-name="Blocked by"] a').get_attribute("href") == f"/jobs/{holder.id}"
 
     await row.get_by_text("Limit…").click()
-    await row.get_by_label("At once").fill("3")
+    await row.get_by_label("Limit").fill("3")
     await row.get_by_label("strict").uncheck()
     await follow(row.get_by_role("button", name="Set"))
     agent = await board.engine.registry.agent(stage.tenant, "line", "solo")
     assert (agent.max_concurrency, agent.strict, agent.defaults) == (3, False, before.defaults)
-    assert await page.locator("td[data-name=Behind] a").count() == 0
+    assert await page.locator('td[data-name="Blocked by"] a').count() == 0
 
 
 async def test_a_subscription_of_a_group_is_renewed_gets_a_new_secret_and_ends(
     board: Board, stage: Scene, page: Page
 ) -> None:
     await page.goto(f"{board.url}/webhooks")
-    await page.get_by_label("Address").fill("https://receiver.example/member")
+    await page.get_by_label("URL").fill("https://receiver.example/member")
     await page.get_by_text("job.cancelled").check()
     await page.get_by_label("Group").fill("night")
-    await page.get_by_label("At most every").fill("90")
-    await page.get_by_label("Ends after days").fill("2")
-    await follow(page.get_by_role("button", name="Subscribe"))
+    await page.get_by_label("Minimum interval").fill("90")
+    await page.get_by_label("Expires after days").fill("2")
+    await follow(page.get_by_role("button", name="Create subscription"))
     first = await page.inner_text(".secret")
     assert "night" in await page.locator("tr", has_text="receiver.example/member").inner_text()
 
     await follow(page.get_by_role("link", name="https://receiver.example/member"))
     facts = await page.inner_text("main")
-    assert ["group night" in facts, "1 min 30 s" in facts, "ends in 2 d" in facts] == [True, True, True]
+    assert ["group night" in facts, "1 min 30 s" in facts, "expires in 2 d" in facts] == [True, True, True]
     await page.get_by_text("Renew…").click()
     await follow(page.get_by_role("button", name="Renew"))
-    assert await page.inner_text(".said") == "Renewed."
-    assert "ends in" not in await page.inner_text("main")
+    assert await page.inner_text(".notice") == "Subscription renewed."
+    assert "expires in" not in await page.inner_text("main")
     await page.get_by_text("New secret…").click()
-    await follow(page.get_by_role("button", name="Make a new secret"))
+    await follow(page.get_by_role("button", name="Create new secret"))
     second = await page.inner_text(".secret")
     assert second.startswith("whsec_")
     assert second != first
-    await page.get_by_text("Unsubscribe…").click()
-    await follow(page.get_by_role("button", name="Unsubscribe"))
-    assert await page.inner_text(".said") == "The subscription is gone."
+    await page.get_by_text("Delete…").click()
+    await follow(page.get_by_role("button", name="Delete subscription"))
+    assert await page.inner_text(".notice") == "Subscription deleted."
 
 
 async def test_what_jobs_bring_themselves_is_signed_listed_and_sent_again(
@@ -266,7 +266,7 @@ async def test_what_jobs_bring_themselves_is_signed_listed_and_sent_again(
 ) -> None:
     await page.goto(f"{board.url}/webhooks")
     await page.get_by_text("New secret…").click()
-    await follow(page.get_by_role("button", name="Make a new secret"))
+    await follow(page.get_by_role("button", name="Create new secret"))
     assert (await page.inner_text(".secret")).startswith("whsec_")
     who = local(stage.tenant)
     job = await board.engine.jobs.enqueue(who, JobRequest(type="t", webhook="https://receiver.example/own"))
@@ -275,9 +275,9 @@ async def test_what_jobs_bring_themselves_is_signed_listed_and_sent_again(
     await follow(page.get_by_role("link", name="All deliveries"))
     row = page.locator("tr", has=page.locator(f'a[href="/jobs/{job.id}"]'))
     await follow(row.get_by_role("button", name="Send again"))
-    assert await page.inner_text(".said") == "It will be sent again."
+    assert await page.inner_text(".notice") == "Delivery scheduled."
     await follow(page.get_by_role("link", name="dead", exact=True))
-    assert "None has this status." in await page.inner_text("main")
+    assert "No deliveries with this status." in await page.inner_text("main")
 
 
 async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: Scene, page: Page) -> None:
@@ -285,36 +285,39 @@ async def test_history_is_searched_verified_and_has_a_head(board: Board, stage: 
     await page.get_by_label("Job").fill(stage.dead)
     await page.get_by_label("Actor").fill("worker:macbook-7")
     await follow(page.get_by_role("button", name="Search"))
-    assert await page.locator("tbody td[data-name=What]").all_inner_texts() == ["claim → running", "fail → dead letter"]
+    assert await page.locator("tbody td[data-name=Transition]").all_inner_texts() == [
+        "claim → running",
+        "fail → dead letter",
+    ]
 
     await page.goto(f"{board.url}/audit?actor=maker&after=2000-01-01T00:00&before=2000-01-02T00:00")
-    assert "No row fits" in await page.inner_text("main")
+    assert "No matching rows" in await page.inner_text("main")
     await page.goto(f"{board.url}/audit?actor=nobody&from_seq=3")
-    assert "No row fits" in await page.inner_text("main")
+    assert "No matching rows" in await page.inner_text("main")
 
     await follow(page.get_by_role("link", name="Verify"))
-    assert "every chain fits" in await page.get_by_role("status").inner_text()
-    await follow(page.get_by_role("link", name="Show the head"))
+    assert "all chains are valid" in await page.get_by_role("status").inner_text()
+    await follow(page.get_by_role("link", name="Show head"))
     assert await page.inner_text(".digest") == await board.engine.reads.head(stage.tenant)
 
 
 async def test_somebody_is_told_told_again_and_told_no_more(board: Board, stage: Scene, page: Page) -> None:
     await page.goto(f"{board.url}/webhooks")
-    await page.get_by_label("Address").fill("https://receiver.example/hook")
+    await page.get_by_label("URL").fill("https://receiver.example/hook")
     await page.get_by_text("job.cancelled").check()
-    await follow(page.get_by_role("button", name="Subscribe"))
+    await follow(page.get_by_role("button", name="Create subscription"))
     assert (await page.inner_text(".secret")).startswith("whsec_")
     await board.engine.jobs.cancel(local(stage.tenant), stage.queued)
 
     await page.goto(f"{board.url}/webhooks")
     await follow(page.get_by_role("link", name="https://receiver.example/hook"))
     await follow(page.get_by_role("button", name="Send again"))
-    assert await page.inner_text(".said") == "It will be sent again."
+    assert await page.inner_text(".notice") == "Delivery scheduled."
 
     await page.goto(f"{board.url}/webhooks")
     row = page.locator("tr", has=page.get_by_role("link", name="https://receiver.example/hook"))
-    await row.get_by_text("Unsubscribe…").click()
-    await follow(row.get_by_role("button", name="Unsubscribe"))
+    await row.get_by_text("Delete…").click()
+    await follow(row.get_by_role("button", name="Delete subscription"))
     assert await page.get_by_text("https://receiver.example/hook").count() == 0
 
 
@@ -322,12 +325,12 @@ async def test_a_token_is_shown_once_and_revoked(board: Board, stage: Scene, pag
     await page.goto(f"{board.url}/tokens")
     await page.get_by_label("Description").fill("the night shift")
     await page.get_by_text("operate", exact=True).check()
-    await follow(page.get_by_role("button", name="Make it"))
+    await follow(page.get_by_role("button", name="Create token"))
     text = await page.inner_text(".secret")
     assert (await board.engine.tokens.authenticate(text)).roles == {"operate"}
     made = len(await board.engine.tokens.list(local(stage.tenant)))
     await page.reload()
-    assert "has made its token already" in await page.inner_text("main")
+    assert "has already created its token" in await page.inner_text("main")
     assert len(await board.engine.tokens.list(local(stage.tenant))) == made
 
     await page.goto(f"{board.url}/tokens")

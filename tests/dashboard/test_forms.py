@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Browser
 
 from interlock.dashboard import forms
-from interlock.dashboard.web import Fields
+from interlock.dashboard.http import Fields
 from interlock.domain.approval import GateStatus, OpenGate
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
@@ -42,9 +42,57 @@ def test_a_filled_in_form_becomes_json_of_the_right_types() -> None:
     )
 
 
-def test_an_empty_field_is_left_out_unless_it_must_be_there() -> None:
-    text = forms.data(SCHEMA, Fields("data.name=&data.n=&data.list="))
-    assert json.loads(text or "") == {"name": "", "ok": False}
+def test_an_empty_optional_field_is_left_out() -> None:
+    text = forms.data(SCHEMA, Fields("data.name=tides&data.n=&data.list="))
+    assert json.loads(text or "") == {"name": "tides", "ok": False}
+
+
+REQUIRED = [
+    {"type": "string"},
+    {"type": "string", "minLength": 0},
+    {"type": "string", "maxLength": 4000},
+    {"type": "string", "format": "date"},
+    {"type": "integer"},
+    {"type": "number"},
+    {"enum": ["a", "b"]},
+    {"type": "array", "items": {"type": "string"}},
+    {"type": "array", "items": {"type": "integer"}},
+    {"type": "array", "items": {"enum": ["a", "b"]}},
+    {"type": "array"},
+    {"type": "object"},
+    {},
+]
+
+
+@pytest.mark.parametrize("sent", ["", "   ", "\r\n \t", None])
+@pytest.mark.parametrize("rule", REQUIRED)
+def test_an_empty_required_field_is_rejected(rule: dict[str, Any], sent: str | None) -> None:
+    with pytest.raises(Invalid, match="required: ") as rejected:
+        sent_for(rule, *(() if sent is None else (sent,)))
+    assert [fault.pointer for fault in rejected.value.faults] == ["/data/it"]
+
+
+def test_every_empty_required_field_gets_its_own_error() -> None:
+    inner = {
+        "type": "object",
+        "required": ["name", "floor"],
+        "properties": {"name": {"type": "string"}, "floor": {"type": "integer"}},
+    }
+    schema = {"required": ["to", "title"], "properties": {"to": inner, "copy": inner, "title": {"type": "string"}}}
+    form = Fields(urlencode({"data.to.name": " ", "data.to.floor": "", "data.copy.floor": "3", "data.title": ""}))
+    with pytest.raises(Invalid) as rejected:
+        forms.data(json.dumps(schema), form)
+    pointers = [fault.pointer for fault in rejected.value.faults]
+    assert pointers == ["/data/to/name", "/data/to/floor", "/data/copy/name", "/data/title"]
+    errors, others = forms.errors_by_pointer(forms.inputs(json.dumps(schema), None), rejected.value)
+    to, copy, title = forms.with_submitted(forms.inputs(json.dumps(schema), None), form, errors)
+    assert [bool(field.error) for field in (*to.fields, *copy.fields, title)] == [True, True, True, False, True]
+    assert (copy.fields[1].value, others) == ("3", [])
+
+
+def test_an_empty_proposal_may_stay_as_it_is() -> None:
+    schema = json.dumps({"properties": {"it": {"type": "string"}}, "required": ["it"]})
+    assert json.loads(forms.data(schema, Fields("data.it="), '{"it": ""}') or "") == {"it": ""}
 
 
 @pytest.mark.parametrize("sent", ["data.n=1%7D", "data.x=NaN", "data.size=%22other%22"])
@@ -59,7 +107,7 @@ def test_a_form_is_filled_with_what_was_proposed() -> None:
 
 
 def test_a_refused_form_comes_back_as_it_was_filled_in() -> None:
-    fields = forms.refilled(forms.inputs(SCHEMA, None), Fields("data.name=tides&data.n=many&data.ok=true"))
+    fields = forms.with_submitted(forms.inputs(SCHEMA, None), Fields("data.name=tides&data.n=many&data.ok=true"))
     assert [field.value for field in fields] == ["tides", "many", "", "true", "", ""]
 
 
@@ -120,7 +168,6 @@ def test_every_kind_of_value_has_its_field(rule: dict[str, Any], kind: str) -> N
         (OPTIONAL_TEXT, "x", "x"),
         (LEVELS, "2", 2),
         ({"type": "array", "items": {"type": "string"}}, " a \r\n\r\nb c", ["a", "b c"]),
-        ({"type": "array", "items": {"type": "string"}}, "", []),
         ({"type": "array", "items": {"type": "integer"}}, "1\n20", [1, 20]),
         ({"type": ["boolean", "null"]}, "false", False),
         ({"type": "object"}, ' {"a": [1.50]}', {"a": [1.5]}),
@@ -130,25 +177,25 @@ def test_what_is_filled_in_becomes_the_value_that_it_means(rule: dict[str, Any],
     assert sent_for(rule, sent) == value
 
 
-def test_several_ticks_are_a_list_and_none_is_an_empty_one() -> None:
+def test_several_checked_boxes_are_a_list() -> None:
     rule = {"type": "array", "items": {"enum": ["a", "b", 3]}}
     assert sent_for(rule, '"a"', "3") == ["a", 3]
-    assert sent_for(rule) == []
     assert sent_for(rule, required=False) is ...
     assert field_of(rule, ["b", 3]).value == '"b"\n3'
 
 
 @pytest.mark.parametrize("sent", ["1, 2", "{", '{"a": 1}}'])
-def test_what_is_not_json_is_refused_by_the_name_of_its_field(sent: str) -> None:
-    with pytest.raises(Invalid, match="it as JSON"):
+def test_invalid_json_is_rejected_with_the_pointer_of_its_field(sent: str) -> None:
+    with pytest.raises(Invalid, match="invalid JSON") as rejected:
         sent_for({"type": "object"}, sent)
+    assert rejected.value.pointer == "/data/it"
 
 
 def test_no_choice_is_made_for_anybody() -> None:
     rule = {"enum": ["staging", "production"]}
-    assert field_of(rule).needs_a_choice
-    assert not field_of(rule, "production").needs_a_choice
-    assert not field_of({"const": "article"}).needs_a_choice
+    assert field_of(rule).needs_choice
+    assert not field_of(rule, "production").needs_choice
+    assert not field_of({"const": "article"}).needs_choice
 
 
 def test_bounds_are_told_and_kept_by_the_browser_too() -> None:
@@ -202,7 +249,7 @@ def test_an_object_inside_is_a_part_of_the_form_and_left_out_if_nothing_is_in_it
     text = forms.data(NESTED, Fields(urlencode(filled)))
     assert json.loads(text or "") == {"to": {"name": "Ada", "mail": True}, "a.b": "x"}
 
-    to, *_ = forms.refilled(forms.inputs(NESTED, None), Fields(urlencode(filled)))
+    to, *_ = forms.with_submitted(forms.inputs(NESTED, None), Fields(urlencode(filled)))
     assert [field.value for field in to.fields][:2] == ["Ada", "true"]
 
 
@@ -291,5 +338,7 @@ async def test_a_refusal_names_every_field_at_fault(board: Board, stage: Scene, 
     await page.goto(f"{board.url}/approvals/{gate}")
     await page.locator("form.decide").evaluate("form => { form.noValidate = true }")
     await follow(page.get_by_role("button", name="Approve"))
-    lines = (await page.get_by_role("alert").inner_text()).split("\n")
-    assert [line.partition(":")[0] for line in lines] == ["copies", "to/floor"]
+    labels = await page.locator(".field.invalid label").all_inner_texts()
+    assert [label.split()[0] for label in labels] == ["copies", "floor"]
+    assert await page.locator(".field.invalid .error").count() == 2
+    assert await page.locator(".field.invalid input").evaluate_all("all => all.map(one => one.value)") == ["0", "0"]

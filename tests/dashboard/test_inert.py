@@ -42,10 +42,10 @@ def _long_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (jobs, approvals, workers, tokens, webhooks):
         monkeypatch.setattr(module, "AT_ONCE", LONGEST_PAGE - 1)
     monkeypatch.setattr(agents, "AT_ONCE", LONGEST_PAGE - 1)
-    monkeypatch.setattr(agents, "FEW", LONGEST_PAGE)
-    monkeypatch.setattr(overview, "FEW", LONGEST_PAGE)
-    monkeypatch.setattr(overview, "MOST_WORKERS", LONGEST_PAGE)
-    monkeypatch.setattr(audit, "ROWS_SHOWN", 10_000)
+    monkeypatch.setattr(agents, "PREVIEW_SIZE", LONGEST_PAGE)
+    monkeypatch.setattr(overview, "PREVIEW_SIZE", LONGEST_PAGE)
+    monkeypatch.setattr(overview, "MAX_WORKERS", LONGEST_PAGE)
+    monkeypatch.setattr(audit, "MAX_ROWS", 10_000)
 
 
 async def answers(http: httpx2.AsyncClient, asks: Sequence[Ask]) -> list[str]:

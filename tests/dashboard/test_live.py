@@ -7,7 +7,7 @@ import re
 
 from playwright.async_api import Browser, Page, expect
 
-from interlock.dashboard.tail import SHOWN, tail
+from interlock.dashboard.latest_events import MAX_EVENTS, latest_events
 from interlock.domain.principal import local
 from interlock.domain.progress import Event, Level, Report
 from interlock.wire import new_id
@@ -47,7 +47,7 @@ async def test_the_buttons_of_a_job_follow_its_status(board: Board, stage: Scene
 async def test_what_was_opened_stays_open(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, f"/jobs/{stage.running}")
     payload = page.get_by_role("region", name="Payload")
-    await payload.get_by_text("As text").click()
+    await payload.get_by_text("JSON").click()
     board.clock.advance(60)
     await expect(page.locator("#history-1 time")).to_have_text("1 min ago")
     await expect(payload.locator(".raw pre")).to_be_visible()
@@ -56,7 +56,7 @@ async def test_what_was_opened_stays_open(board: Board, stage: Scene, chromium: 
 async def test_a_held_page_stays_as_it_is_until_it_is_let_go(board: Board, stage: Scene, chromium: Browser) -> None:
     page = await opened(board, chromium, f"/jobs/{stage.queued}")
     await page.keyboard.press("p")
-    await expect(page.locator("[data-live-switch]")).to_have_text("held")
+    await expect(page.locator("[data-live-switch]")).to_have_text("paused")
     board.clock.advance(60)
     await page.keyboard.press("p")
     await expect(page.locator("#history-1 time")).to_have_text("1 min ago")
@@ -93,8 +93,8 @@ async def test_the_end_of_a_log_is_found_however_long_it_is(board: Board, stage:
         await told(board, stage, *lines)
         said += lines
         first = await progress.events(stage.tenant, stage.running)
-        last = await tail(progress, stage.tenant, stage.running, first)
-        assert [event.message for event in last] == said[-SHOWN:], len(said)
+        last = await latest_events(progress, stage.tenant, stage.running, first)
+        assert [event.message for event in last] == said[-MAX_EVENTS:], len(said)
 
 
 async def test_a_row_of_approvals_is_decided_from_the_keyboard(board: Board, stage: Scene, chromium: Browser) -> None:
@@ -115,8 +115,9 @@ async def test_a_row_of_approvals_is_decided_from_the_keyboard(board: Board, sta
     await page.wait_for_url(re.compile(stage.gate))
     await page.keyboard.press("n")
     await expect(page.get_by_role("button", name="Deny")).to_be_focused()
+    await expect(page.get_by_role("button", name="Deny")).to_be_enabled()
     await page.keyboard.press("Enter")
-    await expect(page.locator(".said")).to_have_text("Denied.")
+    await expect(page.locator(".notice")).to_have_text("Denied.")
     await expect(page).to_have_url(re.compile("/approvals$"))
     assert (await board.engine.gates.get(stage.tenant, stage.gate)).status == "denied"
 

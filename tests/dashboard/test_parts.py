@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from interlock.dashboard import plots, values
-from interlock.dashboard.guesses import MOST_ADDRESSES, MOST_GUESSES, WINDOW_SECONDS, Guesses
+from interlock.dashboard import json_tree, plots
+from interlock.dashboard.http import MAX_BACK_LENGTH, Fields
 from interlock.dashboard.pages.session import local_path
-from interlock.dashboard.render import inert, span
-from interlock.dashboard.sessions import IDLE_SECONDS, LONGEST_SECONDS, Session, Sessions
-from interlock.dashboard.web import LONGEST_WAY, Fields
+from interlock.dashboard.render import printable, span
+from interlock.dashboard.sessions import IDLE_SECONDS, MAX_SESSION_SECONDS, Session, Sessions
+from interlock.dashboard.sign_in_throttle import MAX_ADDRESSES, MAX_WRONG_ATTEMPTS, WINDOW_SECONDS, SignInThrottle
 from interlock.domain.registry import QueueStats
 from interlock.errors import Invalid
 
@@ -44,7 +44,7 @@ def test_no_session_lasts_longer_than_a_day_however_much_it_is_used() -> None:
     while (session := sessions.read(cookie)) is not None:
         now += IDLE_SECONDS - 1
         cookie = sessions.renewed(session) or cookie
-    assert LONGEST_SECONDS <= now < LONGEST_SECONDS + IDLE_SECONDS
+    assert MAX_SESSION_SECONDS <= now < MAX_SESSION_SECONDS + IDLE_SECONDS
 
 
 def test_an_ended_session_stays_ended_and_takes_its_renewed_cookies_along() -> None:
@@ -96,38 +96,38 @@ def test_a_form_token_is_good_for_its_own_session_alone() -> None:
 
 def test_wrong_guesses_are_counted_by_network_and_forgotten_after_a_minute() -> None:
     now = 0.0
-    guesses = Guesses(seconds=lambda: now)
-    for i in range(MOST_GUESSES):
-        assert guesses.seconds_to_wait("2001:db8::1") == 0
-        guesses.note_wrong(f"2001:db8::{i:x}")
-    assert guesses.seconds_to_wait("2001:db8::ffff") == WINDOW_SECONDS
-    assert guesses.seconds_to_wait("2001:db8:0:1::1") == 0
-    assert guesses.seconds_to_wait("127.0.0.1") == 0
+    throttle = SignInThrottle(seconds=lambda: now)
+    for i in range(MAX_WRONG_ATTEMPTS):
+        assert throttle.seconds_to_wait("2001:db8::1") == 0
+        throttle.record_failure(f"2001:db8::{i:x}")
+    assert throttle.seconds_to_wait("2001:db8::ffff") == WINDOW_SECONDS
+    assert throttle.seconds_to_wait("2001:db8:0:1::1") == 0
+    assert throttle.seconds_to_wait("127.0.0.1") == 0
     now = WINDOW_SECONDS
-    assert guesses.seconds_to_wait("2001:db8::1") == 0
+    assert throttle.seconds_to_wait("2001:db8::1") == 0
 
 
 def test_guesses_from_everywhere_do_not_fill_the_memory() -> None:
-    guesses = Guesses(seconds=lambda: 0.0)
-    for i in range(MOST_ADDRESSES + 100):
-        guesses.note_wrong(str(i))
-    assert len(guesses._counts) == MOST_ADDRESSES
+    throttle = SignInThrottle(seconds=lambda: 0.0)
+    for i in range(MAX_ADDRESSES + 100):
+        throttle.record_failure(str(i))
+    assert len(throttle._counts) == MAX_ADDRESSES
 
 
 def test_a_tree_keeps_numbers_as_they_were_written_and_names_in_their_order() -> None:
-    tree = values.tree('{"b": 1.10, "a": [1e400, {}], "b": null}')
+    tree = json_tree.tree('{"b": 1.10, "a": [1e400, {}], "b": null}')
     assert tree is not None
     assert tree.root is not None
     assert [(node.name, node.text) for node in tree.root.children] == [("b", "1.10"), ("a", "2 items"), ("b", "null")]
     assert [node.text for node in tree.root.children[1].children] == ["1e400", "0 fields"]
 
 
-@pytest.mark.parametrize("text", ["[" + "1," * values.MOST_NODES + "1]", json.dumps("x" * values.LONGEST_SHOWN)])
+@pytest.mark.parametrize("text", ["[" + "1," * json_tree.MAX_NODES + "1]", json.dumps("x" * json_tree.MAX_TREE_BYTES)])
 def test_a_large_value_is_shown_by_its_beginning(text: str) -> None:
-    tree = values.tree(text)
+    tree = json_tree.tree(text)
     assert tree is not None
     assert tree.is_cut
-    assert len(tree.text) <= values.LONGEST_TEXT
+    assert len(tree.text) <= json_tree.MAX_PREVIEW_LENGTH
     assert tree.size == len(text)
 
 
@@ -140,8 +140,8 @@ def test_every_part_of_a_bar_can_be_seen_and_all_fit() -> None:
 
 
 def test_text_that_would_deceive_the_eye_is_spelled_out() -> None:
-    assert inert("invoice\u202egnp.exe\x1b[31m\n") == "invoice\\u202egnp.exe\\u001b[31m\n"
-    assert inert("naïve 日本語 🙂") == "naïve 日本語 🙂"
+    assert printable("invoice\u202egnp.exe\x1b[31m\n") == "invoice\\u202egnp.exe\\u001b[31m\n"
+    assert printable("naïve 日本語 🙂") == "naïve 日本語 🙂"
 
 
 @pytest.mark.parametrize(
@@ -158,19 +158,19 @@ def test_only_paths_of_our_own_are_gone_on_to(path: str | None) -> None:
 
 
 def test_a_list_is_turned_back_the_way_it_was_come_by() -> None:
-    asked, place = "kind=line&tag=a&tag=b&said=edited", "kind=line&tag=a&tag=b"
-    on = Fields(asked).turns("before", next={"before": 30})
+    asked, place = "kind=line&tag=a&tag=b&notice=edited", "kind=line&tag=a&tag=b"
+    on = Fields(asked).paging("before", next={"before": 30})
     assert on.back is None
-    third = Fields(on.on or "").turns("before", next={"before": 20})
+    third = Fields(on.next or "").paging("before", next={"before": 20})
     assert third.back == place
-    last = Fields(third.on or "").turns("before", next=None)
-    assert last.on is None
-    assert Fields(last.back or "").turns("before", next={"before": 20}) == third
+    last = Fields(third.next or "").paging("before", next=None)
+    assert last.next is None
+    assert Fields(last.back or "").paging("before", next={"before": 20}) == third
 
 
 def test_a_page_that_was_come_by_otherwise_leads_back_to_the_first() -> None:
-    assert Fields("before=7&type=x").turns("before", next=None).back == "type=x"
+    assert Fields("before=7&type=x").paging("before", next=None).back == "type=x"
     far = "&".join(f"back=before%3D{n}" for n in range(1_000))
-    turned = Fields(f"before=7&{far}").turns("before", next={"before": 1})
-    assert len(turned.on or "") < 4 * LONGEST_WAY
+    turned = Fields(f"before=7&{far}").paging("before", next={"before": 1})
+    assert len(turned.next or "") < 4 * MAX_BACK_LENGTH
     assert (turned.back or "").startswith("before=999&back=")

@@ -1,4 +1,4 @@
-"""The plots of the last hour come from the database: the first look at a fresh server shows them, with and without script."""
+"""The plots of the last hour are computed from the database: a new server shows them at the first request, with and without script."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ import httpx2
 from playwright.async_api import Browser, expect
 
 from interlock.dashboard import plots
-from interlock.dashboard.ages import MOST_TENANTS, Ages, known
-from interlock.dashboard.hour import LONGEST, MINUTE, SHORTEST, Hour, hour, how_many
+from interlock.dashboard.queue_metrics import (
+    MAX_MINUTES,
+    MAX_TENANTS,
+    MIN_MINUTES,
+    MINUTE,
+    AgeSamples,
+    MinuteSeries,
+    age_series,
+    minute_series,
+    plotted_minutes,
+)
 from interlock.domain.decide import Complete, Fail
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
@@ -24,7 +33,7 @@ NOW = 100 * MINUTE + 1
 def heights(path: str, top: float) -> list[float]:
     """The values that a path was drawn from, as far as its points tell."""
     drawn = [float(y) for _, y in re.findall(r"([\d.]+),([\d.]+)", path)]
-    return [round((plots.GROUND - y) / (plots.GROUND - 2) * top, 1) for y in drawn]
+    return [round((plots.BASELINE - y) / (plots.BASELINE - 2) * top, 1) for y in drawn]
 
 
 async def quarter_of_an_hour(board: Board, tenant: str) -> None:
@@ -46,12 +55,12 @@ async def test_the_first_look_shows_the_hour_that_nobody_watched(board: Board, t
     async with httpx2.AsyncClient(base_url=board.url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
         for path in ("/", "/queues"):
             text = (await http.get(path)).text
-            svgs = re.findall(r'aria-label="([^"]+) in the last 15 minutes, at most ([^"]+)">(.*?)</svg>', text, re.S)
+            svgs = re.findall(r'aria-label="([^"]+) in the last 15 minutes, maximum ([^"]+)">(.*?)</svg>', text, re.S)
             found = {name: (float(top.split()[0]), re.findall(r' d="([^"]*)"', svg)) for name, top, svg in svgs}
             waiting, ended, oldest = (
-                ("depth of crawl", "jobs of crawl ended per minute", "age of the oldest ready job of crawl")
+                ("depth of crawl", "jobs of crawl finished per minute", "age of the oldest ready job of crawl")
                 if path == "/"
-                else ("depth of crawl", "ended / min of crawl", "oldest of crawl")
+                else ("depth of crawl", "finished / min of crawl", "oldest of crawl")
             )
             top, (_, line) = found[waiting]
             assert heights(line, top) == [*range(15), 14]
@@ -68,12 +77,12 @@ async def test_a_plot_goes_on_while_it_is_looked_at(board: Board, tenant: str, c
     page = await (await patient(chromium)).new_page()
     await page.goto(board.url)
     plot = page.get_by_role("img", name="depth in the last", exact=False)
-    await expect(plot).to_have_attribute("aria-label", "depth in the last 15 minutes, at most 14")
+    await expect(plot).to_have_attribute("aria-label", "depth in the last 15 minutes, maximum 14")
     for _ in range(6):
         await board.engine.jobs.enqueue(local(tenant), JobRequest(type="crawl"))
-    await expect(plot).to_have_attribute("aria-label", "depth in the last 15 minutes, at most 20")
+    await expect(plot).to_have_attribute("aria-label", "depth in the last 15 minutes, maximum 20")
     board.clock.advance(60 * 60)
-    await expect(plot).to_have_attribute("aria-label", "depth in the last hour, at most 20")
+    await expect(plot).to_have_attribute("aria-label", "depth in the last hour, maximum 20")
 
 
 def test_an_hour_begins_with_what_was_there_before() -> None:
@@ -81,16 +90,16 @@ def test_an_hour_begins_with_what_was_there_before() -> None:
         Minute("t", 0, waiting=7, running=2, enqueued=50, succeeded=40),
         Minute("t", 98 * MINUTE, waiting=-1, running=1),
         Minute("t", 100 * MINUTE, running=-2, succeeded=2),
-        Minute("t", 101 * MINUTE, waiting=1, enqueued=1),  # written while the page was being made
+        Minute("t", 101 * MINUTE, waiting=1, enqueued=1),  # encode while the page was being made
     ]
-    assert hour(rows, NOW, 3) == Hour((7, 6, 6, 7), (2, 3, 3, 1), (0, 0, 1), (0, 0, 2), (0, 0, 0))
+    assert minute_series(rows, NOW, 3) == MinuteSeries((7, 6, 6, 7), (2, 3, 3, 1), (0, 0, 1), (0, 0, 2), (0, 0, 0))
 
 
 def test_a_plot_is_as_long_as_there_is_something_to_show() -> None:
-    assert how_many([], NOW) == SHORTEST
-    assert how_many([Minute("t", 100 * MINUTE)], NOW) == SHORTEST
-    assert how_many([Minute("t", 76 * MINUTE), Minute("u", 90 * MINUTE)], NOW) == 25
-    assert how_many([Minute("t", 0)], NOW) == LONGEST
+    assert plotted_minutes([], NOW) == MIN_MINUTES
+    assert plotted_minutes([Minute("t", 100 * MINUTE)], NOW) == MIN_MINUTES
+    assert plotted_minutes([Minute("t", 76 * MINUTE), Minute("u", 90 * MINUTE)], NOW) == 25
+    assert plotted_minutes([Minute("t", 0)], NOW) == MAX_MINUTES
 
 
 def test_a_plot_stays_in_its_box() -> None:
@@ -107,28 +116,28 @@ def test_a_line_is_broken_where_nobody_knows_and_a_level_has_two_ends() -> None:
 
 
 def test_what_failed_is_drawn_on_the_scale_of_what_ended() -> None:
-    flow = plots.flow(Hour((0, 0), (0, 0), (0,), (3,), (1,)))
+    flow = plots.queue_plots(MinuteSeries((0, 0), (0, 0), (0,), (3,), (1,)))
     assert flow.failed is not None
     assert (flow.ended.top, flow.failed.top) == (4, 4)
-    assert plots.flow(Hour((0, 0), (0, 0), (0,), (3,), (0,))).failed is None
+    assert plots.queue_plots(MinuteSeries((0, 0), (0, 0), (0,), (3,), (0,))).failed is None
 
 
 def test_ages_are_what_was_seen_or_what_must_have_been() -> None:
     oldest = QueueStats("t", ready=2, oldest_ready_at=98 * MINUTE + MINUTE // 2)
     waiting = (3, 0, 4, 5, 5, 2)  # five minutes: up to the ends of minutes 95, 96, 97, 98 and 99, and now
-    assert known(oldest, {}, waiting, NOW) == [None, 0, None, 30, 90, 90.000001]
-    assert known(oldest, {95: 44.0, 97: 7.0}, waiting, NOW) == [44, 0, 7, 30, 90, 90.000001]
-    assert known(QueueStats("t"), {}, waiting, NOW)[-1] == 0
+    assert age_series(oldest, {}, waiting, NOW) == [None, 0, None, 30, 90, 90.000001]
+    assert age_series(oldest, {95: 44.0, 97: 7.0}, waiting, NOW) == [44, 0, 7, 30, 90, 90.000001]
+    assert age_series(QueueStats("t"), {}, waiting, NOW)[-1] == 0
 
 
 def test_ages_are_kept_for_an_hour_and_for_so_many_tenants() -> None:
-    ages = Ages()
+    ages = AgeSamples()
     for minute in range(200):
         for second in (0, 30):
-            ages.note("a", [QueueStats("t", ready=1, oldest_ready_at=0)], minute * MINUTE + second * 1_000_000)
+            ages.record("a", [QueueStats("t", ready=1, oldest_ready_at=0)], minute * MINUTE + second * 1_000_000)
     assert list(ages.of("a", "t").items())[-1] == (199, 199 * 60 + 30)
-    assert len(ages.of("a", "t")) == LONGEST
+    assert len(ages.of("a", "t")) == MAX_MINUTES
     assert ages.of("b", "t") == {}
-    for tenant in range(MOST_TENANTS):
-        ages.note(str(tenant), [QueueStats("t")], NOW)
+    for tenant in range(MAX_TENANTS):
+        ages.record(str(tenant), [QueueStats("t")], NOW)
     assert ages.of("a", "t") == {}

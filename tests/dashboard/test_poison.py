@@ -12,10 +12,10 @@ from tests.support.eventually import PATIENCE_SECONDS
 
 NAMES = (
     "status", "type", "agent", "tag", "worker", "parent", "stale_seconds", "created_after", "created_before", "before", "back",
-    "after", "kind", "id", "events_after", "verify", "jobs", "action", "scope", "said", "n", "next", "token", "reason",
+    "after", "kind", "id", "events_after", "verify", "jobs", "action", "scope", "notice", "n", "next", "token", "reason",
     "priority", "from", "key", "decision", "comment", "digest", "data", "url", "event", "types", "role", "worker_id",
     "expires_in_days", "filter", "description", "job", "actor", "from_seq", "last", "verified", "max_concurrency", "strict",
-    "group_id", "min_interval_seconds", "capabilities", "repositories", "force", "cascade",
+    "group_id", "min_interval_seconds", "capabilities", "repositories", "force", "cascade", "more", "revoke_reason",
 )  # fmt: skip
 POISON = (
     "\x00", "\ud800", "'; drop table job; --", "%", "-1", "99999999999999999999999", "1e999", "nan", "0001-01-01T00:00",

@@ -14,8 +14,8 @@ import httpx2
 from playwright.async_api import Browser
 
 from interlock.dashboard.app import pages
-from interlock.dashboard.guesses import WINDOW_SECONDS
-from interlock.dashboard.web import Page
+from interlock.dashboard.http import Page
+from interlock.dashboard.sign_in_throttle import WINDOW_SECONDS
 from tests.dashboard.conftest import Board
 from tests.dashboard.hostile import NAMES
 from tests.dashboard.scene import Scene
@@ -25,7 +25,7 @@ from tests.dashboard.watched import bundles, is_inert, tab_of
 from tests.support.eventually import PATIENCE_SECONDS
 
 NAMES_AT_ONCE: Final = 45  # what the longest head of a request has room for, spelled as addresses spell it
-READS: Final = re.compile(r"""\.(?:one|all|raw|number|whole|instant)\(["'](\w+)["']\)""")
+READS: Final = re.compile(r"""\.(?:one|all|raw|number|integer|timestamp)\(["'](\w+)["']\)""")
 # What the other fields of a form say, so that each has its turn to be looked at.
 SENSIBLE: Final = {
     "role": "read", "event": "job.failed", "url": "https://hooks.example/x", "decision": "deny", "action": "cancel",
@@ -35,7 +35,7 @@ SENSIBLE: Final = {
 
 def fields_of(page: Page) -> list[str]:
     """The names that the module of a page asks for, as its source spells them."""
-    return sorted({*READS.findall(inspect.getsource(sys.modules[page.handler.__module__])), "said", "n"})
+    return sorted({*READS.findall(inspect.getsource(sys.modules[page.handler.__module__])), "notice", "n"})
 
 
 def tomes() -> list[str]:

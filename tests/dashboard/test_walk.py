@@ -18,7 +18,7 @@ from tests.dashboard.scene import Scene
 
 # A page that is not here fails the walk; what is downloaded is not looked at but kept.
 LOOKED_AT = {
-    "/", "/jobs", "/jobs/bulk", "/jobs/{job_id}", "/approvals", "/approvals/{gate_id}", "/approve", "/queues", "/agents",
+    "/", "/jobs", "/jobs/bulk", "/jobs/{job_id}", "/approvals", "/approvals/{approval_id}", "/approve", "/queues", "/agents",
     "/workers", "/webhooks", "/webhooks/deliveries", "/webhooks/{id}", "/tokens", "/audit", "/audit/verify", "/audit/head",
     "/sign-in",
 }  # fmt: skip
@@ -113,7 +113,7 @@ async def test_downloads_are_kept_and_never_shown(board: Board, stage: Scene, ch
 async def test_verifying_goes_on_part_by_part_to_the_end(
     board: Board, stage: Scene, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "JOBS_AT_ONCE", 5)
+    monkeypatch.setattr(audit, "MAX_JOBS", 5)
     page = await (await patient(chromium)).new_page()
 
     path, parts = "/audit/verify", 0
@@ -122,7 +122,7 @@ async def test_verifying_goes_on_part_by_part_to_the_end(
         assert answer is not None
         assert answer.status == 200
         parts += 1
-        more = page.get_by_role("link", name="Go on")
+        more = page.get_by_role("link", name="Continue")
         path = await more.get_attribute("href") or "" if await more.count() else ""
-    assert "This was the last part" in await page.get_by_role("status").inner_text()
+    assert "All jobs are verified" in await page.get_by_role("status").inner_text()
     assert parts > 1

@@ -118,10 +118,18 @@ async def test_of_a_worker_that_asks_for_ever_other_things_the_last_few_are_note
     assert max(len(seen[0].asks) for _, seen in notebook.notes) == MOST_ASKS
 
 
-async def test_a_claim_that_can_be_given_nothing_is_no_sign_of_a_worker(workers: Workers, notebook: Notebook) -> None:
-    workers.note("t", ClaimAsk("w1", types=frozenset()))
+async def test_a_claim_for_no_types_deletes_the_worker_and_repeated_ones_cost_nothing(
+    workers: Workers, notebook: Notebook
+) -> None:
+    workers.note("t", ClaimAsk("w1"))
+    for _ in range(3):
+        workers.note("t", ClaimAsk("w1", types=frozenset()))
+        await workers.stop()
+    assert [seen[0] for _, seen in notebook.notes] == [Sighting("w1", ())]
+    assert await workers.seen("t") == []
+    workers.note("t", ClaimAsk("w1"))
     await workers.stop()
-    assert notebook.notes == []
+    assert [one.name for one in await workers.seen("t")] == ["w1"]
 
 
 async def test_every_claim_is_seen_an_empty_one_too(interlock_engine: Engine, who: Principal) -> None:
@@ -139,7 +147,10 @@ async def test_every_claim_is_seen_an_empty_one_too(interlock_engine: Engine, wh
     assert shown["last_seen_at"] == shown["first_seen_at"] == "2027-01-15T08:00:00.000000Z"
 
 
-async def test_a_claim_goes_on_when_noting_fails_or_hangs(interlock_engine: Engine, who: Principal) -> None:
+async def test_a_claim_goes_on_when_noting_fails_or_hangs(
+    interlock_engine: Engine, who: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.engine.presence.LAST_NOTES_SECONDS", 0.01)
     engine = interlock_engine
     id = (await engine.jobs.enqueue(who, JobRequest(type="work"))).id
 
@@ -167,7 +178,7 @@ async def test_upkeep_forgets_who_has_not_been_here_for_a_day(
     interlock_engine: Engine, who: Principal, clock: ManualClock
 ) -> None:
     engine = interlock_engine
-    await engine.store.note_workers(who.tenant, [Sighting("w1", ())])
+    await engine.store.note_workers(who.tenant, [Sighting("w1", (wanted(ClaimAsk("w1")),))])
     clock.advance(86_401)
     (chore,) = [chore for chore in engine.upkeep.chores if chore.name == "workers"]
     assert await chore.run() == 1

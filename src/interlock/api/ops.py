@@ -61,6 +61,8 @@ body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 section { border-top: 1px solid #8884; padding: .5rem 0; }
 code, pre { font: .9em ui-monospace, monospace; }
 pre { overflow: auto; padding: .5rem; background: #8881; }
+h1, h2, h3, p, td, th, li { overflow-wrap: anywhere; }
+table { display: block; max-width: 100%; overflow-x: auto; }
 th { text-align: left; padding-right: 1rem; }
 .who { opacity: .7; }
 """

@@ -20,11 +20,16 @@ COUNTS = ("ready", "delayed", "blocked", "in_progress", "waiting_for_approval", 
 
 @app.default
 @app.command(name="list")
-def list_(*, common: Anywhere = NOTHING) -> None:
-    """Show the counts of every type."""
+def list_(
+    *,
+    limit: Annotated[int, Parameter(help="1 to 200")] = 50,
+    after: Annotated[str, Parameter(help="list only types after this one, to continue a list")] = "",
+    common: Anywhere = NOTHING,
+) -> None:
+    """List queues by type, with job counts."""
 
     async def command(engine: Engine, who: Principal) -> tuple[list[QueueStats], int]:
-        return await engine.reads.queues(who.tenant), await engine.reads.now()
+        return await engine.reads.queues(who.tenant, after=after, limit=limit), await engine.reads.now()
 
     stats, now = run(common, command)
     if common.json:

@@ -1,1 +1,1 @@
-"""Pages for people: what goes on, what needs a decision, and the levers to steer by."""
+"""The web dashboard: overview, lists, approvals and operator actions."""

@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application: from a request to a page, by somebody who may have it."""
+"""The dashboard as an ASGI application: routing, authorization, forms and error pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from interlock.dashboard.guesses import Guesses
+from interlock.dashboard.http import Fields, Page, PageRequest, PageResponse, RejectedForm, View, field_errors
+from interlock.dashboard.navigation import navigation_for
 from interlock.dashboard.pages import (
     agents,
     approvals,
@@ -27,10 +28,9 @@ from interlock.dashboard.pages import (
     webhooks,
     workers,
 )
-from interlock.dashboard.render import Templates, may_look
+from interlock.dashboard.render import Templates, permissions
 from interlock.dashboard.sessions import Session, Sessions
-from interlock.dashboard.ways import ways_of
-from interlock.dashboard.web import Ask, Fields, Page, Reply, View
+from interlock.dashboard.sign_in_throttle import SignInThrottle
 from interlock.domain.approval import refuse_approver
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
@@ -38,43 +38,43 @@ from interlock.errors import Error, Fatal, Forbidden, Invalid, NotFound, TooLarg
 
 log = logging.getLogger(__name__)
 
-LARGEST_FORM: Final = 2 * 1024 * 1024
+MAX_FORM_BYTES: Final = 2 * 1024 * 1024
 FORM_SECONDS: Final = 30.0
 FORM: Final = "application/x-www-form-urlencoded"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-TRAIL: Final = "interlock.trail"  # where the door keeps what it logs of a request
+TRAIL: Final = "interlock.trail"  # scope key of the request's log fields
 COOKIE: Final = "interlock"
-NOBODY: Final = Principal("", "", frozenset())
+ANONYMOUS: Final = Principal("", "", frozenset())
 RETRY_AFTER_SECONDS: Final = 5
-SAID: Final = {
-    "cancelled": "The job is cancelled, or its worker has been asked to stop.",
-    "revoked": "The lease has been ended.",
+NOTICES: Final = {
+    "cancelled": "Job cancelled. For a running job, cancellation was requested from its worker.",
+    "revoked": "Lease revoked.",
     "redriven": "This is the new job.",
-    "edited": "The job has been changed.",
-    "approved": "Approved. The job goes on.",
-    "voted": "Your vote counts; more are needed.",
-    "approved_next": "Approved; that job goes on. This is the next one.",
+    "edited": "Job updated.",
+    "approved": "Approved. The job will resume.",
+    "voted": "Vote recorded; more approvals are required.",
     "denied": "Denied.",
-    "denied_next": "Denied. This is the next one.",
-    "paused": "Paused: no more jobs of this type are handed out.",
+    "paused": "Paused. Workers get no more jobs of this type.",
     "resumed": "Resumed.",
-    "redelivered": "It will be sent again.",
-    "renewed": "Renewed.",
-    "limited": "The limit is set; it acts at once, a lower one as jobs end.",
-    "unsubscribed": "The subscription is gone.",
-    "token_revoked": "The token is revoked.",
-    "token_made_before": "This form has made its token already, and shown it. Revoke it if you did not keep it.",
-    "bulk": "Done for {n} {jobs}.",
-    "bulk_more": "Done for {n} {jobs}. There are more:",
-    "signed_out": "You are signed out.",
+    "redelivered": "Delivery scheduled.",
+    "renewed": "Subscription renewed.",
+    "limited": "Limit updated. A lower limit takes effect as running jobs finish.",
+    "unsubscribed": "Subscription deleted.",
+    "token_revoked": "Token revoked.",
+    "token_exists": "This form has already created its token and shown it once. If you did not save it, revoke it.",
+    "cancel": "Cancelled {n} {jobs}.",
+    "cancel_more": "Cancelled {n} {jobs}. More jobs match the filter.",
+    "redrive": "Redriven: {n} new {jobs}.",
+    "redrive_more": "Redriven: {n} new {jobs}. More jobs match the filter.",
+    "signed_out": "Signed out.",
 }
 
 
 def pages() -> list[Page]:
-    """Every page and every action there is."""
+    """Return all pages and actions."""
     modules = (
         overview, jobs, bulk, job, approvals, links, queues, agents, workers, webhooks, tokens, audit, session,
     )  # fmt: skip
@@ -82,7 +82,7 @@ def pages() -> list[Page]:
 
 
 class Dashboard:
-    """All pages over one engine; with auth off everybody is the one local user."""
+    """All pages of one engine; with authentication off every caller is the local user."""
 
     def __init__(
         self,
@@ -91,45 +91,45 @@ class Dashboard:
         auth: bool,
         tenant: str,
         sessions: Sessions | None = None,
-        guesses: Guesses | None = None,
+        throttle: SignInThrottle | None = None,
     ) -> None:
         self._engine = engine
         self._auth = auth
         self._local = Principal(tenant, user("local"), ROLES, unchecked=True)
         self._sessions = sessions or Sessions()
-        self._guesses = guesses or Guesses()
+        self._throttle = throttle or SignInThrottle()
         self._templates = Templates()
         self._pages = [(page, page.path.split("/")[1:]) for page in pages()]
 
     @property
     def mounts(self) -> dict[str, Dashboard]:
-        """This application under the first segment of each of its paths."""
+        """Map the first segment of each path to this application."""
         return {f"/{segments[0]}": self for _, segments in self._pages} | {"/static": self}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        exchange = _Exchange(self, scope, headers, receive)
-        await _send(await exchange.answer(), scope, send)
+        handler = _RequestHandler(self, scope, headers, receive)
+        await _send(await handler.respond(), scope, send)
 
     def find(self, method: str, path: str) -> tuple[Page, dict[str, str]]:
-        """The page of a path and its parameters; a path that is spelled out goes before one with parameters."""
+        """Return the page of a path and its parameters; a literal path wins over one with parameters."""
         wanted = path.split("/")[1:]
-        fitting = [(page, segments) for page, segments in self._pages if _fits(segments, wanted)]
-        for page, segments in [one for one in fitting if one[1] == wanted] or fitting:
+        matching = [(page, segments) for page, segments in self._pages if _matches(segments, wanted)]
+        for page, segments in [one for one in matching if one[1] == wanted] or matching:
             if page.method == method:
                 named = zip(segments, wanted, strict=True)
                 return page, {one.strip("{}"): unquote(other) for one, other in named if one.startswith("{")}
-        raise Forbidden("this is done by a form of ours, not by a link") if fitting else NotFound(path, what="page")
+        raise Forbidden("this address accepts only a submitted form") if matching else NotFound(path, what="page")
 
 
-def _fits(segments: list[str], wanted: list[str]) -> bool:
+def _matches(segments: list[str], wanted: list[str]) -> bool:
     return len(segments) == len(wanted) and all(
         one == other or (one.startswith("{") and other) for one, other in zip(segments, wanted, strict=True)
     )
 
 
-class _Exchange:
-    """One request and what is known about it so far."""
+class _RequestHandler:
+    """Handles one request."""
 
     def __init__(self, board: Dashboard, scope: Any, headers: Mapping[str, str], receive: Any) -> None:
         self._board, self._scope, self._headers, self._receive = board, scope, headers, receive
@@ -137,9 +137,10 @@ class _Exchange:
         self._session: Session | None = None
         self._renewed: str | None = None
         self._query = Fields()
-        self._who = NOBODY
+        self._who = ANONYMOUS
+        self._rejected: RejectedForm | None = None
 
-    async def answer(self) -> Reply:
+    async def respond(self) -> PageResponse:
         path: str = self._scope["path"]
         method = "GET" if self._scope["method"] == "HEAD" else self._scope["method"]
         if path.startswith("/static/"):
@@ -148,37 +149,37 @@ class _Exchange:
             self._query = Fields(self._scope["query_string"].decode("ascii", "replace"))
             page, parameters = self._board.find(method, path)
             self._session = self._board._sessions.read(self._cookie()) if self._board._auth else None
-            self._who = await self._signed_in(page)
-            self._note(page)
+            self._who = await self._authorize(page)
+            self._log_route(page)
             form = Fields()
             if method == "POST":
-                self._take_room()
+                self._reserve_body()
                 form = await self._form()
                 if not self._board._sessions.is_form_token(form.raw("form_token"), self._session):
-                    raise Forbidden("this form is out of date; go back, load the page again, and repeat")
+                    raise Forbidden("this form has expired: reload the page and submit it again")
             now = await self._board._engine.reads.now()
-            ask = Ask(self._board._engine, self._who, now, parameters, self._query, form)
-            answer = await (self._guessed(page, ask) if page.takes_a_secret else page.handler(ask))
-            reply = self._view(answer, now) if isinstance(answer, View) else self._with_session(page, answer)
-            if reply.stream is not None and self._session is not None:
-                reply = replace(reply, stream=self._while_admitted(reply.stream, self._session))
-            return reply if self._renewed is None else self._with_cookie(reply, self._renewed)
+            request = PageRequest(self._board._engine, self._who, now, parameters, self._query, form)
+            result = await self._handle(page, request, path)
+            response = self._view(result, now) if isinstance(result, View) else self._with_session(page, result)
+            if response.stream is not None and self._session is not None:
+                response = replace(response, stream=self._while_authorized(response.stream, self._session))
+            return response if self._renewed is None else self._with_cookie(response, self._renewed)
         except Unauthenticated:
             return self._to_sign_in(method, path)
         except TimeoutError:
-            return self._refusal(408, "The form took too long to arrive.")
+            return self._error_page(408, "The form was not received in time. Submit it again.")
         except (Unavailable, Fatal) as error:
-            log.warning("the storage cannot be used: %s", error)
-            return self._refusal(error.status, error.public)
+            log.warning("storage unavailable: %s", error)
+            return self._error_page(error.status, error.public)
         except Error as error:
-            return self._refusal(error.status, str(error))
+            return self._error_page(error.status, str(error))
         except Exception as error:
-            if getattr(error, "status", None) == Unavailable.status:  # the door's own word that there is no room
-                return self._refusal(Unavailable.status, str(error))
-            log.exception("a page of the dashboard failed")
-            return self._refusal(500, "Something went wrong here; the log of the server says what.")
+            if getattr(error, "status", None) == Unavailable.status:  # the server is at its limit of requests
+                return self._error_page(Unavailable.status, str(error))
+            log.exception("dashboard page failed")
+            return self._error_page(500, "Internal error. See the server log for details.")
 
-    async def _signed_in(self, page: Page) -> Principal:
+    async def _authorize(self, page: Page) -> Principal:
         if not self._board._auth:
             return self._board._local
         try:
@@ -189,63 +190,72 @@ class _Exchange:
             self._session = None
             if page.needs_sign_in:
                 raise
-            return NOBODY
-        if "interlock-live" not in self._headers:  # a page that only refreshes itself is not use
+            return ANONYMOUS
+        if "interlock-live" not in self._headers:  # an automatic refresh does not extend the session
             self._renewed = self._board._sessions.renewed(self._session)
         if page.needs_sign_in and not who.roles & page.roles:
             self._who = who
-            raise Forbidden(f"this needs the role {' or '.join(sorted(page.roles))}")
+            raise Forbidden(f"missing role: {' or '.join(sorted(page.roles))} is required")
         return who
 
-    async def _while_admitted(self, pieces: AsyncIterator[bytes], session: Session) -> AsyncIterator[bytes]:
-        """The pieces of a long answer while the token counts; as long as nobody can tell, it does."""
+    async def _handle(self, page: Page, request: PageRequest, path: str) -> View | PageResponse:
+        """Run the page's handler; a rejected form is shown again with its errors and the submitted values."""
+        try:
+            return await (self._throttled(page, request) if page.checks_secret else page.handler(request))
+        except (Invalid, TooLarge) as error:
+            if page.form_page is None:
+                raise
+            self._rejected = RejectedForm(path, request.form, field_errors(error, page.field_names))
+            view = await page.form_page(request)
+            return replace(view, status=error.status)
+
+    async def _while_authorized(self, pieces: AsyncIterator[bytes], session: Session) -> AsyncIterator[bytes]:
+        """Stream while the token is valid; if the database is unavailable, it counts as valid."""
         async for piece in pieces:
             with suppress(Unavailable):
                 await self._board._engine.tokens.authenticate(session.credential)
             yield piece
 
-    async def _guessed(self, page: Page, ask: Ask) -> View | Reply:
-        """Answer somebody who says a secret; whoever has said too many wrong ones is only told to wait.
+    async def _throttled(self, page: Page, request: PageRequest) -> View | PageResponse:
+        """Handle a request with a secret; after too many wrong ones from one address, further wrong ones get 429.
 
-        Behind a proxy all callers have one address, so whoever says a right one must not wait for the others.
+        Behind a proxy all callers share one address, so a correct secret is never delayed.
         """
         try:
-            answer = await page.handler(ask)
+            result = await page.handler(request)
         except NotFound:
-            if (refusal := self._wrong()) is not None:
-                return refusal
+            if (response := self._wrong_secret()) is not None:
+                return response
             raise
-        if isinstance(answer, View) and answer.status == Unauthenticated.status:
-            return self._wrong() or answer
-        return answer
+        if isinstance(result, View) and result.status == Unauthenticated.status:
+            return self._wrong_secret() or result
+        return result
 
-    def _wrong(self) -> Reply | None:
-        """Note a wrong secret; a refusal if too many came from there before."""
+    def _wrong_secret(self) -> PageResponse | None:
+        """Record a wrong secret; return an error page if there were too many."""
         address = (self._scope.get("client") or ("",))[0]
-        wait = self._board._guesses.seconds_to_wait(address)
+        wait = self._board._throttle.seconds_to_wait(address)
         if wait <= 0:
-            self._board._guesses.note_wrong(address)
+            self._board._throttle.record_failure(address)
             return None
-        refusal = self._refusal(
-            429, f"Too many wrong tokens came from where you are. Try again in {math.ceil(wait)} s."
-        )
-        return replace(refusal, headers={**refusal.headers, "retry-after": str(math.ceil(wait))})
+        response = self._error_page(429, f"Too many wrong tokens from your address. Try again in {math.ceil(wait)} s.")
+        return replace(response, headers={**response.headers, "retry-after": str(math.ceil(wait))})
 
-    def _note(self, page: Page) -> None:
-        """Say who asked for what in the log line of the request; the address itself is never in it."""
+    def _log_route(self, page: Page) -> None:
+        """Add route, tenant and actor to the request log; the path itself may contain secrets and is left out."""
         if (trail := self._scope.get(TRAIL)) is not None:
             trail.route = page.path
             trail.tenant, trail.actor = self._who.tenant or None, self._who.actor or None
 
-    def _take_room(self) -> None:
-        """Count a form for whoever sends it, as every other body is, so that strangers leave room to those we know."""
+    def _reserve_body(self) -> None:
+        """Count the form against the caller's share of memory, as every other request body."""
         if (trail := self._scope.get(TRAIL)) is not None:
             trail.seat.belongs_to(self._who.tenant)
-            trail.seat.hold(min(int(self._headers.get("content-length", LARGEST_FORM)), LARGEST_FORM))
+            trail.seat.hold(min(int(self._headers.get("content-length", MAX_FORM_BYTES)), MAX_FORM_BYTES))
 
     async def _form(self) -> Fields:
         if self._headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
-            raise Invalid("this takes a form")
+            raise Invalid("unsupported content type: expected a submitted form")
         trail = self._scope.get(TRAIL)
         with trail.seat.arriving() if trail is not None else nullcontext():
             return await self._fields(bytearray())
@@ -255,105 +265,106 @@ class _Exchange:
             while True:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
-                    raise Invalid("the form did not come to its end")
+                    raise Invalid("the form is incomplete: submit it again")
                 body += message.get("body", b"")
-                if len(body) > LARGEST_FORM:
-                    raise TooLarge("form", len(body), LARGEST_FORM)
+                if len(body) > MAX_FORM_BYTES:
+                    raise TooLarge("form", len(body), MAX_FORM_BYTES)
                 if not message.get("more_body", False):
                     return Fields(body.decode("utf-8", "replace"))
 
-    def _view(self, view: View, now: int) -> Reply:
+    def _view(self, view: View, now: int) -> PageResponse:
         who = self._who
         n = self._query.one("n") or ""
         n = n if n.isascii() and n.isdecimal() else "0"
-        said = SAID.get(self._query.one("said") or "", "")
-        shown = {
+        notice = NOTICES.get(self._query.one("notice") or "", "")
+        context = {
             "now": now,
             "who": who,
-            "may": may_look(who) | {"decide": bool(who.actor) and refuse_approver(who) is None},
+            "may": permissions(who) | {"decide": bool(who.actor) and refuse_approver(who) is None},
             "auth": self._board._auth,
-            "navigation": ways_of(who),
+            "navigation": navigation_for(who),
             "here": self._scope["path"],
             "form_token": self._board._sessions.form_token(self._session),
-            "said": said.format(n=n, jobs="job" if n == "1" else "jobs"),
+            "notice": notice.format(n=n, jobs="job" if n == "1" else "jobs"),
+            "rejected": self._rejected,
             "query": self._query,
         }
-        body = self._board._templates.page(view.template, shown | dict(view.shown))
-        return Reply(view.status, body, {"content-type": "text/html; charset=utf-8"})
+        body = self._board._templates.page(view.template, context | dict(view.context))
+        return PageResponse(view.status, body, {"content-type": "text/html; charset=utf-8"})
 
-    def _refusal(self, status: int, message: str) -> Reply:
+    def _error_page(self, status: int, message: str) -> PageResponse:
         may_repeat = status == Unavailable.status and self._scope["method"] == "GET"
-        shown = {"status": status, "message": message, "again": self._asked_for() if may_repeat else None}
-        reply = self._view(View("refused.html", shown, status), 0)
+        context = {"status": status, "message": message, "again": self._url() if may_repeat else None}
+        response = self._view(View("error.html", context, status), 0)
         if status != Unavailable.status:
-            return reply
+            return response
         wait = str(RETRY_AFTER_SECONDS)
-        told = {"retry-after": wait, "refresh": wait} if may_repeat else {"retry-after": wait}
-        return replace(reply, headers={**reply.headers, **told})
+        retry = {"retry-after": wait, "refresh": wait} if may_repeat else {"retry-after": wait}
+        return replace(response, headers={**response.headers, **retry})
 
-    def _asked_for(self) -> str:
-        """The address of this page, from the root on."""
+    def _url(self) -> str:
+        """Return the path and query of this request."""
         query = self._scope["query_string"].decode("ascii", "replace")
         path: str = self._scope["path"]
         return f"{path}?{query}" if query else path
 
-    def _to_sign_in(self, method: str, path: str) -> Reply:
-        back = self._asked_for()
+    def _to_sign_in(self, method: str, path: str) -> PageResponse:
+        back = self._url()
         where = f"/sign-in?next={quote(back, safe='')}" if method == "GET" and path != "/" else "/sign-in"
-        return Reply(303, headers={"location": where})
+        return PageResponse(303, headers={"location": where})
 
-    def _with_session(self, page: Page, reply: Reply) -> Reply:
-        """Put what signing in or out means into the cookie."""
-        if page.handler not in (session.sign_in, session.sign_out) or reply.status != 303:
-            return reply
+    def _with_session(self, page: Page, response: PageResponse) -> PageResponse:
+        """Set or clear the session cookie after signing in or out."""
+        if page.handler not in (session.sign_in, session.sign_out) or response.status != 303:
+            return response
         if self._session is not None:
             self._board._sessions.end(self._session)
         self._renewed = None
-        credential = reply.headers.get(session.CREDENTIAL)
-        kept = {name: value for name, value in reply.headers.items() if name != session.CREDENTIAL}
+        credential = response.headers.get(session.CREDENTIAL)
+        kept = {name: value for name, value in response.headers.items() if name != session.CREDENTIAL}
         cookie = "" if credential is None else self._board._sessions.begin(credential)
-        return self._with_cookie(Reply(reply.status, headers=kept), cookie)
+        return self._with_cookie(PageResponse(response.status, headers=kept), cookie)
 
-    def _with_cookie(self, reply: Reply, cookie: str) -> Reply:
+    def _with_cookie(self, response: PageResponse, cookie: str) -> PageResponse:
         flags = "; Path=/; HttpOnly; SameSite=Strict" + ("" if cookie else "; Max-Age=0")
         flags += "; Secure" if self._is_https else ""
-        return replace(reply, headers={**reply.headers, "set-cookie": f"{self._cookie_name}={cookie}{flags}"})
+        return replace(response, headers={**response.headers, "set-cookie": f"{self._cookie_name}={cookie}{flags}"})
 
     @property
     def _cookie_name(self) -> str:
         return f"__Host-{COOKIE}" if self._is_https else COOKIE
 
     def _cookie(self) -> str | None:
-        # Ours is plain; the reader of the library takes seconds over a long quoted one, whoever sends it.
+        # Our cookie is unquoted; the standard parser takes seconds for a long quoted one.
         for one in self._headers.get("cookie", "").split(";"):
             name, _, value = one.strip().partition("=")
             if name == self._cookie_name:
                 return value or None
         return None
 
-    def _static(self, path: str) -> Reply:
+    def _static(self, path: str) -> PageResponse:
         file = self._board._templates.files.get(path.removeprefix("/static/"))
         if file is None:
-            return self._refusal(404, "There is no such file.")
+            return self._error_page(404, "No such file.")
         headers = {"content-type": file.media_type, "cache-control": "public, max-age=31536000, immutable"}
-        return Reply(200, file.body, headers)
+        return PageResponse(200, file.body, headers)
 
 
-async def _send(reply: Reply, scope: Any, send: Any) -> None:
-    # Without a referrer a browser would not say where a form comes from, and the door asks for that.
-    headers = {"content-security-policy": POLICY, "referrer-policy": "same-origin", **reply.headers}
-    if reply.stream is None:
-        headers["content-length"] = str(len(reply.body))
+async def _send(response: PageResponse, scope: Any, send: Any) -> None:
+    # With no referrer a browser omits the Origin of a form, which the middleware checks.
+    headers = {"content-security-policy": POLICY, "referrer-policy": "same-origin", **response.headers}
+    if response.stream is None:
+        headers["content-length"] = str(len(response.body))
     raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": reply.status, "headers": raw})
-    if reply.stream is not None:
-        pieces: Any = reply.stream  # an iterator that can be closed, and is, also where nothing of it is wanted
+    await send({"type": "http.response.start", "status": response.status, "headers": raw})
+    if response.stream is not None:
+        pieces: Any = response.stream  # closed also when a HEAD request reads none of it
         try:
             async with aclosing(pieces):
                 if scope["method"] != "HEAD":
                     async for piece in pieces:
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
         except Unauthenticated:
-            return  # without an end, so that nobody takes a part for the whole
-    body = reply.body if scope["method"] != "HEAD" else b""
+            return  # without the final chunk, so that the client sees the download as incomplete
+    body = response.body if scope["method"] != "HEAD" else b""
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,4 +1,4 @@
-"""Templates: everything that is shown is escaped, and characters that would deceive the eye are spelled out."""
+"""Templates: all values are HTML-escaped, and control and invisible characters are written as escapes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 
 # Control characters, and those that reorder or hide the text around them.
-_DECEIVING: Final = re.compile(
+_INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 _INSTANT: Final = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?Z")
+_CODE_NAMES: Final = frozenset(
+    {"code", "diff", "output", "patch", "stack", "stack_trace", "stacktrace", "stderr", "stdout", "trace", "traceback"}
+)
 _STATIC: Final = {"dashboard.css": "text/css", "dashboard.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 class File:
-    """A file of our own, served under a name that changes with its content."""
+    """A static file; its URL changes with its content."""
 
     def __init__(self, name: str, media_type: str) -> None:
         self.name, self.media_type = name, f"{media_type}; charset=utf-8"
@@ -34,7 +37,7 @@ class File:
 
 
 class Templates:
-    """The pages of this package."""
+    """The templates and static files of the dashboard."""
 
     def __init__(self) -> None:
         self.files = {name: File(name, media_type) for name, media_type in _STATIC.items()}
@@ -42,42 +45,42 @@ class Templates:
             loader=PackageLoader("interlock.dashboard"),
             autoescape=True,
             undefined=StrictUndefined,
-            finalize=inert,
+            finalize=printable,
             trim_blocks=True,
             lstrip_blocks=True,
         )
         self._jinja.globals["static"] = {name: file.url for name, file in self.files.items()}
         self._jinja.filters |= {
             "ago": ago, "until": until, "moment": moment, "span": span, "segment": segment, "short": short,
-            "words": words, "local": local, "plainly": plainly, "verbatim": verbatim, "amount": amount, "rate": rate,
-            "bytes": size,
+            "words": words, "local": local, "short_times": short_times, "verbatim": verbatim, "amount": amount,
+            "rate": rate, "bytes": size, "is_code": is_code,
         }  # fmt: skip
 
-    def page(self, template: str, shown: dict[str, Any]) -> bytes:
-        return self._jinja.get_template(template).render(shown).encode("utf-8", "replace")
+    def page(self, template: str, context: dict[str, Any]) -> bytes:
+        return self._jinja.get_template(template).render(context).encode("utf-8", "replace")
 
 
-def inert(value: Any) -> Any:
-    """Text as it may be looked at: nothing in it turns the text around it."""
+def printable(value: Any) -> Any:
+    """Return a value for display: text without characters that hide or reorder the text around them."""
     if value is None:
         return ""
-    return spelled_out(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return escape_control(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def spelled_out(text: str) -> str:
-    """The text with whatever deceives the eye as JSON would escape it, so that JSON still means the same."""
-    return _DECEIVING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+def escape_control(text: str) -> str:
+    """Replace control and invisible characters by their JSON escapes; JSON text keeps its meaning."""
+    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def verbatim(value: Any) -> Markup:
-    """What a form sends back: escaped, else as it is, for whoever gets it must get what was put in."""
-    # A browser takes every bare carriage return in a page for the end of a line.
+    """Return a form value: HTML-escaped and otherwise unchanged, since the browser sends it back."""
+    # Browsers turn a bare carriage return in a page into a newline.
     return escape("" if value is None else value).replace("\r", Markup("&#13;"))
 
 
 @pass_context
 def ago(context: Context, micros: int | None) -> str:
-    """How long something has been."""
+    """Return the time since a moment."""
     if micros is None:
         return "never"
     seconds = (context["now"] - micros) / SECOND
@@ -86,15 +89,15 @@ def ago(context: Context, micros: int | None) -> str:
 
 @pass_context
 def until(context: Context, micros: int | None) -> str:
-    """How long something will last."""
+    """Return the time until a moment."""
     if micros is None:
-        return "without end"
+        return "never"
     seconds = (micros - context["now"]) / SECOND
     return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
 
 
 def span(seconds: float) -> str:
-    """A length of time in its two largest units at most."""
+    """Return a duration in at most its two largest units."""
     whole = int(seconds)
     if whole < 60:
         return f"{max(whole, 0)} s"
@@ -106,29 +109,29 @@ def span(seconds: float) -> str:
 
 
 def moment(micros: int | None) -> str:
-    """A point in time, to the second, as everybody reads it; the exact one is beside it."""
+    """Return a moment to the second, in UTC."""
     if micros is None:
         return ""
     return datetime.fromtimestamp(micros // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def local(micros: int | None) -> str:
-    """A point in time as a browser's own field takes it, to the second."""
+    """Return a moment as the value of a datetime-local input."""
     return moment(micros).replace(" ", "T")
 
 
-def plainly(sentence: str) -> str:
-    """A sentence whose times are told to the second, as everybody reads them."""
+def short_times(sentence: str) -> str:
+    """Shorten the timestamps in a sentence to seconds."""
     return _INSTANT.sub(r"\1 \2 UTC", sentence)
 
 
 def segment(value: str) -> str:
-    """One segment of a path, whatever it is made of."""
+    """Quote a value for use as one path segment."""
     return quote(value, safe="")
 
 
 def short(id: str) -> str:
-    """An id by its end, which differs where the beginning is but the time."""
+    """Return the end of an id; its beginning is a timestamp that neighbors share."""
     return id[-8:]
 
 
@@ -137,12 +140,23 @@ def words(name: str) -> str:
 
 
 def amount(count: float) -> str:
-    """A count with thin gaps between thousands."""
+    """Return a count with thin spaces between thousands."""
     return f"{round(count):,}".replace(",", "\u2009")
 
 
 def rate(per_minute: float) -> str:
     return "0" if per_minute < 0.05 else f"{per_minute:.1f}" if per_minute < 10 else amount(per_minute)
+
+
+def is_code(text: str, name: str | None = None) -> bool:
+    """Return whether a text of several lines is a traceback, program output or code, to be set in a monospace font."""
+    lines = text.splitlines()
+    if len(lines) < 2:
+        return False
+    indented = sum(line.startswith((" ", "\t")) for line in lines)
+    return (
+        (name or "").lower() in _CODE_NAMES or "Traceback (most recent call last)" in text or indented * 2 >= len(lines)
+    )
 
 
 def size(count: int | None) -> str:
@@ -153,6 +167,6 @@ def size(count: int | None) -> str:
     return f"{count / 1024:.1f} KiB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MiB"
 
 
-def may_look(who: Principal) -> dict[str, bool]:
-    """What somebody may do, for the templates."""
+def permissions(who: Principal) -> dict[str, bool]:
+    """Return the caller's roles for templates."""
     return {role: who.may(role) for role in ("read", "produce", "operate", "approve", "admin")}

@@ -41,7 +41,7 @@ class Cascade(NamedTuple):
 class Bulk(NamedTuple):
     """What became of many jobs: how many fitted, how many were done, and whether there are more like them.
 
-    `before_seq` is where a filter goes on; `refused` names those that were not done, and why.
+    `before_seq` is where a filter goes on; `refused` names those that were not done, and why. `ids` matched.
     """
 
     matched: int
@@ -49,6 +49,7 @@ class Bulk(NamedTuple):
     more: bool
     before_seq: int | None = None
     refused: tuple[tuple[str, Error], ...] = ()
+    ids: tuple[str, ...] = ()
 
 
 class Operations:
@@ -166,7 +167,7 @@ class Operations:
         )
         more = before_seq is not None
         if dry_run or not found:
-            return Bulk(len(found), 0, more, before_seq, tuple(refused))
+            return Bulk(len(found), 0, more, before_seq, tuple(refused), tuple(job.id for job in found))
         if action is Action.CANCEL:
             answers: Sequence[Receipt | Enqueued | Refused] = await self._store.carry_out(
                 who.tenant, [Cancel(job.id, who.actor, remark, force) for job in found]
@@ -180,7 +181,7 @@ class Operations:
             if isinstance(answer, Refused):
                 refused.append((job.id, answer.error))
         done = sum(not isinstance(answer, Refused) for answer in answers)
-        return Bulk(len(found), done, more, before_seq, tuple(refused))
+        return Bulk(len(found), done, more, before_seq, tuple(refused), tuple(job.id for job in found))
 
     async def _redrive(self, tenant: str, orders: Sequence[Redrive]) -> list[Enqueued | Refused]:
         """Redrive against the registry as it is; only what is new about a job is checked anew."""

@@ -55,25 +55,40 @@ class Workers:
         self._writing: asyncio.Task[None] | None = None
 
     def note(self, tenant: str, ask: ClaimAsk) -> None:
-        """A worker asks; it is written down in the background, at once if that is new, else once in a while."""
-        if ask.types is not None and not ask.types:
-            return  # it wants nothing new
+        """Record a claim in the background: immediately if it is new, else every few seconds.
+
+        A claim for no types is the last one of a worker that stops: its record is deleted.
+        """
         now, key = self._clock(), (tenant, ask.worker)
-        known = self._known.get(key, now) or _Known()
+        known = self._known.get(key, now)
+        if ask.types is not None and not ask.types:
+            if known is None or known.asks:  # a caller that may claim nothing polls too: record it once
+                self._known.put(key, _Known(), now + LATELY_SECONDS)
+                self._record(key, Sighting(ask.worker, ()))
+            return
+        known = known or _Known()
         self._known.put(key, known, now + LATELY_SECONDS)
         what = wanted(ask)
         is_new = known.asks.pop(what, None) is None and len(known.asks) < MOST_ASKS
         known.asks[what] = now
         if is_new or now - known.noted_at >= NOTE_EVERY_SECONDS:
             known.noted_at = now
-            self._due[key] = known.sighting(ask.worker, now)
-            if self._writing is None:
-                self._writing = asyncio.create_task(self._write())
+            self._record(key, known.sighting(ask.worker, now))
 
-    async def seen(self, tenant: str, *, after: str = "", limit: int = 50) -> list[Presence]:
-        """Workers by name: what they ask for, when they were seen, and what they run."""
+    def _record(self, key: tuple[str, str], sighting: Sighting) -> None:
+        self._due[key] = sighting
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def seen(
+        self, tenant: str, *, after: str = "", limit: int = 50, within_seconds: float | None = None
+    ) -> list[Presence]:
+        """List workers by name: what they accept, when they last polled, and what they run.
+
+        `within_seconds` leaves out workers that neither polled within that time nor hold a lease.
+        """
         wire.whole(limit, "limit", 1, LONGEST_PAGE)
-        return await self._store.workers(tenant, after=after, limit=limit)
+        return await self._store.workers(tenant, after=after, limit=limit, within_seconds=within_seconds)
 
     async def forget(self) -> int:
         """Forget who has not been here for a day and holds nothing."""

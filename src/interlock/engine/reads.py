@@ -54,9 +54,20 @@ class Reads:
         await self.job(tenant, job_id)
         return await self._store.history(tenant, job_id)
 
-    async def queues(self, tenant: str) -> list[QueueStats]:
-        """How many jobs of each type are where, as of one moment."""
-        return await self._store.stats(tenant)
+    async def queues(self, tenant: str, *, after: str = "", limit: int | None = None) -> list[QueueStats]:
+        """Return the job counts of each type, by type, as of one moment; `after` and `limit` select a page."""
+        if limit is not None and not 1 <= limit <= LONGEST_PAGE + 1:  # one more tells whether a page is the last
+            raise Invalid(f"limit must be from 1 to {LONGEST_PAGE}", pointer="/limit")
+        found = sorted(await self._store.stats(tenant), key=lambda one: one.type)
+        return [one for one in found if one.type > after][:limit]
+
+    async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
+        """Return those jobs that were redriven."""
+        return await self._store.redriven(tenant, job_ids) if job_ids else set()
+
+    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
+        """Return the ids of dead letters that need attention, newest first: a redriven one does not."""
+        return await self._store.dead_letters(tenant, limit=limit)
 
     async def minutes(self, tenant: str) -> list[Minute]:
         """What moved within the last hour, by type and minute."""

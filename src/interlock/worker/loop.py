@@ -37,6 +37,7 @@ LONGEST_BEAT_SECONDS: Final = 5.0
 STARTING_UP: Final = "57P03"
 HOPELESS: Final = (Invalid, Unauthenticated, Forbidden)  # asking again would not make it any better
 LEAST_STEP_THREADS: Final = 32
+SIGN_OFF_SECONDS: Final = 1.0
 LAST_WORDS_SECONDS: Final = 5.0  # for tasks to clean up after they were interrupted, and for the last reports
 
 
@@ -363,6 +364,14 @@ class Worker:
                 await self._reporter.flushed()
         if left := await self._reporter.give_up():
             self._log.error("some runs could not be reported, their leases will run out", runs=left)
+        await self._sign_off()
+
+    async def _sign_off(self) -> None:
+        """Report that this worker has stopped, by a claim for no types; if that fails, its presence expires."""
+        if self._fault is None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(SIGN_OFF_SECONDS):
+                    await self._client.claim(self._ask._replace(types=frozenset(), limit=1))
 
     async def _recover(self) -> None:
         """What a claim that was interrupted may have been granted goes back."""

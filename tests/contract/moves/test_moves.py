@@ -23,7 +23,7 @@ from interlock.storage.shards.owner import Owner
 from interlock.storage.shards.router import Router
 from interlock.wire import new_id
 from tests.contract.artifacts import file, listed, show
-from tests.contract.builders import Desk, beat, complete, new_job
+from tests.contract.builders import Desk, ask, beat, complete, new_job
 from tests.contract.gates import ballot, decided, waiting
 from tests.contract.moves.moving import Stop, home_of, move
 from tests.contract.progress import event, keep, report, step, tell
@@ -179,7 +179,7 @@ async def test_a_tenant_between_two_shards_keeps_no_sweep_waiting(desk: Desk, ow
 async def test_what_was_written_after_a_tenant_had_left_is_not_in_its_way_back(
     desk: Desk, owners: dict[str, str]
 ) -> None:
-    await desk.store.note_workers(desk.tenant, [Sighting("w1", ())])
+    await desk.store.note_workers(desk.tenant, [Sighting("w1", (ask(),))])
     await move(owners, desk, "b")
     old = await asyncpg.connect(owners["a"])
     try:

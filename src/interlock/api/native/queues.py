@@ -9,19 +9,12 @@ import structlog
 from interlock import wire
 from interlock.api import shapes
 from interlock.api.native.jobs import Reason
-from interlock.api.native.pages import Limit, page, place
-from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
+from interlock.api.native.pages import Page, page, place
+from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.shown import stats_to_dict
 
 log = structlog.get_logger("interlock.api")
 routes = Routes()
-
-
-class QueueQuery(Request, frozen=True, kw_only=True):
-    """Which queues a list shows; without a limit all of them, as of one moment."""
-
-    limit: Limit | None = None
-    cursor: str | None = None
 
 
 class QueueShape(shapes.Shape, frozen=True, kw_only=True):
@@ -55,16 +48,15 @@ class Queues(shapes.Shape, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-@routes.add("GET", "/v1/queues", roles=["read"], query=QueueQuery, answers={200: Queues})
-async def list_queues(call: Call[None, QueueQuery]) -> Answer:
-    """Count the jobs of every type, by name."""
-    at = place(call, "queues")
-    found = sorted(await call.engine.reads.queues(call.who.tenant), key=lambda one: one.type)
-    rest = [one for one in found if at is None or one.type > str(at[0])]
-    some = rest[: call.query.limit]
+@routes.add("GET", "/v1/queues", roles=["read"], query=Page, answers={200: Queues})
+async def list_queues(call: Call[None, Page]) -> Answer:
+    """List queues by type, with job counts."""
+    at, limit = place(call, "queues"), call.query.limit
+    after = "" if at is None else str(at[0])
+    found = await call.engine.reads.queues(call.who.tenant, after=after, limit=limit + 1)
     now = await call.engine.reads.now()
-    items = [stats_to_dict(one, now=now) for one in some]
-    return page(call, "queues", items, more=len(rest) > len(some), end=[one.type for one in some[-1:]])
+    items = [stats_to_dict(one, now=now) for one in found[:limit]]
+    return page(call, "queues", items, more=len(found) > limit, end=[one.type for one in found[:limit][-1:]])
 
 
 @routes.add("GET", "/v1/queues/{type}", roles=["read"], answers={200: QueueShape})

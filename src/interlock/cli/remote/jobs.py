@@ -101,10 +101,11 @@ class RemoteReads:
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._line.client.history(job_id)
 
-    async def queues(self, tenant: str) -> list[QueueStats]:
-        answer = await self._line.get("/v1/queues")
-        items = read(values.members(answer.body)["items"], list[QueueShape])
-        return [queue(one) for one in items]
+    async def queues(self, tenant: str, *, after: str = "", limit: int = 50) -> list[QueueStats]:
+        beyond = (lambda one: one.type > after) if after else None
+        return await self._line.listed(
+            "/v1/queues", lambda one: queue(read(one, QueueShape)), limit=limit, beyond=beyond
+        )
 
     async def queue(self, tenant: str, type: str) -> QueueStats:
         return await self._line.client.queue(type)

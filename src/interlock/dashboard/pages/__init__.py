@@ -1,1 +1,1 @@
-"""One module per page or family of pages, each with its own part of the table."""
+"""One module per page or group of pages; each has its part of the route table."""

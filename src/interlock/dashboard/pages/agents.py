@@ -1,4 +1,4 @@
-"""Agents: how many of their jobs may run at once, which do now, and what waits behind which."""
+"""Agents: their concurrency limits, running jobs, and jobs that wait for a slot."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
 from interlock.dashboard.pages.overview import known_jobs
-from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import CLAIMABLE, Location, Status
 from interlock.domain.registry import Agent
@@ -16,68 +16,71 @@ from interlock.domain.why import Clause, Why
 
 pages = Pages()
 
-AT_ONCE: Final = 25
-FEW: Final = 6
+PAGE_SIZE: Final = 25
+PREVIEW_SIZE: Final = 6
 
 
-class Line(NamedTuple):
-    """An agent with some of what it does now, some of what waits for a place, and what that waits behind."""
+class AgentRow(NamedTuple):
+    """An agent with some of its running and blocked jobs, and the jobs that hold its slots."""
 
     agent: Agent
     running: Sequence[Job]
     blocked: Sequence[Job] = ()
-    behind: Sequence[Job] = ()
+    blocked_by: Sequence[Job] = ()
     waiting: int = 0
 
 
 @pages.get("/agents")
-async def agents(ask: Ask) -> View | Reply:
+async def agents(request: PageRequest) -> View | PageResponse:
     """List agents by kind and id."""
-    after = (ask.query.one("kind") or "", ask.query.one("id") or "")
-    found = await ask.engine.registry.agents(ask.tenant, after=after, limit=AT_ONCE + 1)
-    shown = found[:AT_ONCE]
-    last = shown[-1] if len(found) > AT_ONCE else None
-    turns = ask.query.turns("kind", "id", next=None if last is None else {"kind": last.kind, "id": last.id})
-    return show("agents.html", lines=await asyncio.gather(*(_line(ask, agent) for agent in shown)), turns=turns)
+    after = (request.query.one("kind") or "", request.query.one("id") or "")
+    found = await request.engine.registry.agents(request.tenant, after=after, limit=PAGE_SIZE + 1)
+    listed = found[:PAGE_SIZE]
+    last = listed[-1] if len(found) > PAGE_SIZE else None
+    paging = request.query.paging("kind", "id", next=None if last is None else {"kind": last.kind, "id": last.id})
+    here = request.query.encoded(without=("notice", "n"))
+    rows = await asyncio.gather(*(_row(request, agent) for agent in listed))
+    return show("agents.html", rows=rows, paging=paging, here_query=here)
 
 
-@pages.post("/agents/{kind}/{id}/limit", roles=["admin"])
-async def limit(ask: Ask) -> View | Reply:
-    """Let more of an agent's jobs run at once, or fewer; everything else that is known of it stays."""
-    agent = await ask.engine.registry.agent(ask.tenant, ask.path["kind"], ask.path["id"])
-    await ask.engine.registry.set_agent(
-        ask.who,
+@pages.post("/agents/{kind}/{id}/limit", roles=["admin"], form_page=agents)
+async def limit(request: PageRequest) -> View | PageResponse:
+    """Set the concurrency limit of an agent; its other settings stay."""
+    agent = await request.engine.registry.agent(request.tenant, request.path["kind"], request.path["id"])
+    await request.engine.registry.set_agent(
+        request.who,
         agent.kind,
         agent.id,
-        max_concurrency=ask.form.whole("max_concurrency"),
-        strict=ask.form.one("strict") is not None,
-        defaults=_said(agent),
+        max_concurrency=request.form.integer("max_concurrency"),
+        strict=request.form.one("strict") is not None,
+        defaults=_defaults(agent),
     )
-    return go("/agents", said="limited")
+    here = request.query.encoded(without=("notice", "n"))
+    return redirect(f"/agents?{here}" if here else "/agents", notice="limited")
 
 
-async def _line(ask: Ask, agent: Agent) -> Line:
-    of_agent = Filter(agent=(agent.kind, agent.id), limit=FEW)
-    reads = ask.engine.reads
-    running = await reads.jobs(ask.tenant, of_agent._replace(statuses=(Status.RUNNING,)))
+async def _row(request: PageRequest, agent: Agent) -> AgentRow:
+    of_agent = Filter(agent=(agent.kind, agent.id), limit=PREVIEW_SIZE)
+    reads = request.engine.reads
+    running = await reads.jobs(request.tenant, of_agent._replace(statuses=(Status.RUNNING,)))
     if agent.max_concurrency is None:
-        return Line(agent, running)
-    due = await reads.jobs(ask.tenant, of_agent._replace(statuses=tuple(CLAIMABLE)))
-    blocked = [job for job in due if job.location(ask.now) is Location.BLOCKED]
+        return AgentRow(agent, running)
+    due = await reads.jobs(request.tenant, of_agent._replace(statuses=tuple(CLAIMABLE)))
+    blocked = [job for job in due if job.location(request.now) is Location.BLOCKED]
     if not blocked:
-        return Line(agent, running)
-    held = _busy(await ask.engine.why.of(ask.tenant, blocked[0].id))
-    behind = await known_jobs(ask, held.get("busy_with", [])[:FEW])
-    return Line(agent, running, blocked, list(behind.values()), held.get("ahead", 0) + 1)
+        return AgentRow(agent, running)
+    busy = _busy(await request.engine.why.of(request.tenant, blocked[0].id))
+    blocked_by = await known_jobs(request, busy.get("busy_with", [])[:PREVIEW_SIZE])
+    return AgentRow(agent, running, blocked, list(blocked_by.values()), busy.get("ahead", 0) + 1)
 
 
 def _busy(why: Why) -> dict[str, Any]:
-    """What the newest of a line waits behind, and how many are before it."""
+    """Return which jobs hold the slots, and how many jobs are ahead of the newest blocked one."""
     reasons = (why.reason, *why.also)
     return next((dict(reason.details) for reason in reasons if reason.clause is Clause.AGENT_BUSY), {})
 
 
-def _said(agent: Agent) -> dict[str, Any]:
-    """The defaults of an agent as they are set."""
-    said = {name: value for name, value in agent.defaults._asdict().items() if value is not None}
-    return said | ({"backoff": json.loads(said["backoff"])} if "backoff" in said else {})
+def _defaults(agent: Agent) -> dict[str, Any]:
+    """Return the defaults of an agent as a request has them."""
+    found = {name: value for name, value in agent.defaults._asdict().items() if value is not None}
+    return found | ({"backoff": json.loads(found["backoff"])} if "backoff" in found else {})

@@ -1,4 +1,4 @@
-"""The inbox of those who approve, and one gate with everything that its digest covers."""
+"""The list of approvals, and one approval with everything that its digest covers."""
 
 from __future__ import annotations
 
@@ -6,131 +6,137 @@ from typing import Any, Final
 
 from interlock import wire
 from interlock.dashboard import forms
+from interlock.dashboard.http import Fields, PageRequest, PageResponse, Pages, View, one_of, redirect, show
+from interlock.dashboard.json_tree import tree
+from interlock.dashboard.navigation import APPROVAL_ROLES
 from interlock.dashboard.pages.overview import known_jobs
-from interlock.dashboard.values import tree
-from interlock.dashboard.ways import DECIDES
-from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, go, one_of, show
 from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
 from interlock.domain.job import Job
-from interlock.errors import Invalid, NotFound
+from interlock.errors import Conflict, Error, Gone, Invalid, NotFound, TooLarge
 
 pages = Pages()
 
-AT_ONCE: Final = 50
+PAGE_SIZE: Final = 50
 ALL: Final = "all"
-LONGEST_DETAILS: Final = 4_000  # what is longer is looked at on the page of its gate
+MAX_DETAILS_LENGTH: Final = 4_000  # longer details are only on the approval's own page
 
 
-@pages.get("/approvals", roles=DECIDES)
-async def approvals(ask: Ask) -> View | Reply:
-    """List gates, by default those that wait for somebody."""
-    wanted = ask.query.one("status") or GateStatus.OPEN
+@pages.get("/approvals", roles=APPROVAL_ROLES)
+async def approvals(request: PageRequest) -> View | PageResponse:
+    """List approvals, by default the pending ones."""
+    wanted = request.query.one("status") or GateStatus.OPEN
     status = None if wanted == ALL else one_of(GateStatus, wanted, "status")
     urgent = status is GateStatus.OPEN
-    filter = GateFilter(status=status, before=_place(ask.query.one("before")), limit=AT_ONCE + 1, urgent=urgent)
-    found = await ask.engine.gates.list(ask.tenant, filter)
-    shown = found[:AT_ONCE]
-    next = {"before": "{}.{}".format(*filter.place_of(shown[-1]))} if len(found) > AT_ONCE else None
+    position = _position(request.query.one("before"))
+    filter = GateFilter(status=status, before=position, limit=PAGE_SIZE + 1, urgent=urgent)
+    found = await request.engine.gates.list(request.tenant, filter)
+    listed = found[:PAGE_SIZE]
+    next = {"before": "{}.{}".format(*filter.place_of(listed[-1]))} if len(found) > PAGE_SIZE else None
     return show(
         "approvals.html",
-        gates=shown,
-        details={gate.id: tree(gate.details) for gate in shown if len(gate.details or "") <= LONGEST_DETAILS},
-        jobs=await known_jobs(ask, [gate.job_id for gate in shown]),
+        approvals=listed,
+        details={one.id: tree(one.details) for one in listed if len(one.details or "") <= MAX_DETAILS_LENGTH},
+        jobs=await known_jobs(request, [one.job_id for one in listed]),
         wanted=wanted,
         choices=[*GateStatus, ALL],
-        turns=ask.query.turns("before", next=next),
+        paging=request.query.paging("before", next=next),
     )
 
 
-@pages.get("/approvals/{gate_id}", roles=DECIDES)
-async def approval(ask: Ask) -> View | Reply:
-    """Show a gate; looking at it decides nothing."""
-    return await _shown(ask, await ask.engine.gates.get(ask.tenant, ask.path["gate_id"]))
+@pages.get("/approvals/{approval_id}", roles=APPROVAL_ROLES)
+async def approval(request: PageRequest) -> View | PageResponse:
+    """Show an approval; opening it decides nothing."""
+    return await _view(request, await request.engine.gates.get(request.tenant, request.path["approval_id"]))
 
 
-@pages.post("/approvals/{gate_id}/decide", roles=["approve"])
-async def decide(ask: Ask) -> View | Reply:
-    """Vote as oneself, on exactly what was shown; then the next gate that waits comes up."""
-    gate = await ask.engine.gates.get(ask.tenant, ask.path["gate_id"])
-    decision = decision_of(ask)
+@pages.post("/approvals/{approval_id}/decide", roles=["approve"])
+async def decide(request: PageRequest) -> View | PageResponse:
+    """Vote on exactly what was displayed, then return to the list.
+
+    The next approval is never opened from here: its buttons would be where the last ones were, and a second click
+    would decide it unseen.
+    """
+    found = await request.engine.gates.get(request.tenant, request.path["approval_id"])
+    decision = decision_from(request)
     try:
-        data = forms.data(gate.schema, ask.form, gate.details) if decision is Decision.APPROVE else None
-        after = await ask.engine.gates.decide(
-            ask.who, gate.id, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest")
+        data = forms.data(found.schema, request.form, found.details) if decision is Decision.APPROVE else None
+        comment, digest = request.form.one("comment"), request.form.one("digest")
+        after = await request.engine.gates.decide(
+            request.who, found.id, decision, comment=comment, data=data, digest=digest
         )
-    except Invalid as error:
-        return await _shown(ask, gate, wrong=told(error))
-    if after.status is GateStatus.OPEN:
-        return go(f"/approvals/{gate.id}", said="voted")
-    waiting = await _waiting(ask)
-    if not waiting:
-        return go("/approvals", said=str(after.status))
-    return go(f"/approvals/{waiting[0].id}", said=f"{after.status}_next")
+    except (Invalid, TooLarge, Conflict, Gone) as error:
+        return await _view(request, await request.engine.gates.get(request.tenant, found.id), rejected=error)
+    return redirect("/approvals", notice="voted" if after.status is GateStatus.OPEN else str(after.status))
 
 
-@pages.post("/approvals/{gate_id}/link", roles=["approve"])
-async def mint(ask: Ask) -> View | Reply:
-    """Make a link for somebody without a token of their own; it is shown in this answer and never again."""
-    minted = await ask.engine.gates.mint(ask.who, ask.path["gate_id"])
-    return await _shown(ask, minted.approval, link=minted.token)
+@pages.post("/approvals/{approval_id}/link", roles=["approve"])
+async def create_link(request: PageRequest) -> View | PageResponse:
+    """Create a link for an approver without a token; it is displayed only in this response."""
+    created = await request.engine.gates.mint(request.who, request.path["approval_id"])
+    return await _view(request, created.approval, link=created.token)
 
 
-async def _shown(ask: Ask, gate: Approval, *, link: str | None = None, wrong: str | None = None) -> View:
-    job = await ask.engine.reads.job(ask.tenant, gate.job_id)
-    waiting = [one.id for one in await _waiting(ask)]
-    at = waiting.index(gate.id) if gate.id in waiting else None
+async def _view(
+    request: PageRequest, found: Approval, *, link: str | None = None, rejected: Error | None = None
+) -> View:
+    job = await request.engine.reads.job(request.tenant, found.job_id)
+    pending = [one.id for one in await _pending(request)]
+    at = pending.index(found.id) if found.id in pending else None
     return show(
         "approval.html",
-        status=200 if wrong is None else Invalid.status,
-        **gate_of(gate, job, ask.form, wrong),
-        data=tree(gate.data),
+        status=200 if rejected is None else rejected.status,
+        **approval_context(found, job, request.form, rejected),
+        data=tree(found.data),
         link=link,
-        before=waiting[at - 1] if at else None,
-        after=next(iter(waiting[0 if at is None else at + 1 :]), None),
-        waiting=len(waiting),
+        before=pending[at - 1] if at else None,
+        after=next(iter(pending[0 if at is None else at + 1 :]), None),
+        pending=len(pending),
     )
 
 
-def gate_of(gate: Approval, job: Job, form: Fields, wrong: str | None) -> dict[str, Any]:
-    """What an approver is shown; a form that was refused comes back as it was filled in."""
-    inputs = forms.inputs(gate.schema, gate.details)
+def approval_context(found: Approval, job: Job, form: Fields, rejected: Error | None) -> dict[str, Any]:
+    """Return what an approver sees; a rejected form keeps its submitted values and has errors beside its fields."""
+    inputs = forms.inputs(found.schema, found.details)
+    by_pointer: dict[str, str] = {}
+    others: list[str] = [] if rejected is None else [str(rejected)]
+    if isinstance(rejected, TooLarge) and rejected.what == "comment":
+        by_pointer, others = {"/comment": str(rejected)}, []
+    elif isinstance(rejected, Invalid):
+        by_pointer, others = forms.errors_by_pointer(inputs, rejected)
     return {
-        "gate": gate,
+        "approval": found,
         "job": job,
-        "details": tree(gate.details),
+        "details": tree(found.details),
         "payload": tree(job.payload),
-        "inputs": inputs if wrong is None else forms.refilled(inputs, form),
-        "comment": form.one("comment") if wrong is not None else None,
-        "wrong": wrong,
+        "inputs": inputs if rejected is None else forms.with_submitted(inputs, form, by_pointer),
+        "comment": form.one("comment") if rejected is not None else None,
+        "comment_error": by_pointer.get("/comment", ""),
+        "field_errors": len(by_pointer),
+        "errors": others,
     }
 
 
-async def _waiting(ask: Ask) -> list[Approval]:
-    """The open gates that this caller has not voted on, the most urgent first."""
-    found = await ask.engine.gates.list(ask.tenant, GateFilter(status=GateStatus.OPEN, limit=AT_ONCE, urgent=True))
-    return [gate for gate in found if not any(vote.voter == ask.who.actor for vote in gate.votes)]
+async def _pending(request: PageRequest) -> list[Approval]:
+    """Return the pending approvals without a vote of this caller, the most urgent first."""
+    filter = GateFilter(status=GateStatus.OPEN, limit=PAGE_SIZE, urgent=True)
+    found = await request.engine.gates.list(request.tenant, filter)
+    return [one for one in found if not any(vote.voter == request.who.actor for vote in one.votes)]
 
 
-def told(error: Invalid) -> str:
-    """What is wrong with a form, each fault by the name of its field."""
-    named = ((fault.pointer.removeprefix("/data").lstrip("/"), fault.message) for fault in error.faults)
-    return "\n".join(f"{name}: {message}" if name and name not in message else message for name, message in named)
-
-
-def decision_of(ask: Ask) -> Decision:
+def decision_from(request: PageRequest) -> Decision:
     try:
-        return Decision(ask.form.one("decision") or "")
+        return Decision(request.form.one("decision") or "")
     except ValueError:
-        raise Invalid("approve or deny", pointer="/decision") from None
+        raise Invalid("unknown decision: expected approve or deny", pointer="/decision") from None
 
 
-def _place(text: str | None) -> tuple[int, str] | None:
+def _position(text: str | None) -> tuple[int, str] | None:
     at, dot, id = (text or "").partition(".")
     if text is None:
         return None
     if not dot or not at.isdecimal() or len(at) > 18:
-        raise Invalid("there is no such page", pointer="/before")
+        raise Invalid("no such page of the list", pointer="/before")
     try:
         return int(at), wire.job_id(id)
     except NotFound:
-        raise Invalid("there is no such page", pointer="/before") from None
+        raise Invalid("no such page of the list", pointer="/before") from None

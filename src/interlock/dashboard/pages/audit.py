@@ -1,26 +1,27 @@
-"""Audit: histories searched, their chains recomputed, and all of it handed out to be kept elsewhere."""
+"""Audit: search, verify and export histories."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from interlock import wire
-from interlock.dashboard.web import Ask, Fields, Pages, Reply, View, download, show
+from interlock.dashboard.http import Fields, PageRequest, PageResponse, Pages, View, download, field_errors, show
+from interlock.dashboard.render import local
 from interlock.domain.job import HistoryRow
 from interlock.errors import Invalid, NotFound
 
 pages = Pages()
 
-JOBS_AT_ONCE: Final = 2_000
-ROWS_SHOWN: Final = 100
+MAX_JOBS: Final = 2_000
+MAX_ROWS: Final = 100
 SEARCH: Final = ("job", "actor", "after", "before")
 
 
 class Finding(NamedTuple):
-    """Rows that fit, how many jobs were read for them, and the place from where to read on; None at the end."""
+    """Matching rows, how many jobs were read for them, and where to continue; None at the end."""
 
     rows: list[HistoryRow]
     jobs: int
@@ -28,74 +29,90 @@ class Finding(NamedTuple):
 
 
 @pages.get("/audit", roles=["admin"])
-async def audit(ask: Ask) -> View | Reply:
-    """Search when asked to."""
-    finding = await _search(ask) if any(ask.query.one(name) for name in SEARCH) else None
+async def audit(request: PageRequest) -> View | PageResponse:
+    """Show the search form, and the results of a search."""
+    finding, errors = None, dict[str, str]()
+    try:
+        finding = await _search(request) if any(request.query.one(name) for name in SEARCH) else None
+    except Invalid as error:
+        errors = field_errors(error, {"from_seq": ""})
     next = None if finding is None or finding.next is None else {"from_seq": finding.next}
-    return show(
-        "audit.html", finding=finding, turns=ask.query.turns("from_seq", next=next), part=None, head=None, verified=0
-    )
+    paging = request.query.paging("from_seq", next=next)
+    return _view(request, finding=finding, paging=paging, errors=errors)
 
 
 @pages.get("/audit/verify", roles=["admin"])
-async def verify(ask: Ask) -> View | Reply:
-    """Recompute some chains, and say how far it is."""
-    part = await ask.engine.audit.verify_part(ask.tenant, after=ask.query.one("last"), jobs=JOBS_AT_ONCE)
-    verified = (ask.query.whole("verified") or 0) + part.jobs
-    return show("audit.html", finding=None, turns=None, part=part, head=None, verified=verified)
+async def verify(request: PageRequest) -> View | PageResponse:
+    """Recompute the next chains."""
+    part = await request.engine.audit.verify_part(request.tenant, after=request.query.one("last"), jobs=MAX_JOBS)
+    verified = (request.query.integer("verified") or 0) + part.jobs
+    return _view(request, part=part, verified=verified)
 
 
 @pages.get("/audit/head", roles=["admin"])
-async def head(ask: Ask) -> View | Reply:
-    """Show the one hash over all chains of the tenant, to be kept elsewhere."""
-    whole = await ask.engine.reads.head(ask.tenant)
-    return show("audit.html", finding=None, turns=None, part=None, head=whole, verified=0)
+async def head(request: PageRequest) -> View | PageResponse:
+    """Show the hash over all chain heads of the tenant."""
+    return _view(request, head=await request.engine.reads.head(request.tenant))
 
 
 @pages.get("/audit/export", roles=["admin"])
-async def export(ask: Ask) -> View | Reply:
-    """Hand out every history as lines of JSON."""
-    return download(f"interlock-history-{ask.now}.jsonl", stream=_lines(ask))
+async def export(request: PageRequest) -> View | PageResponse:
+    """Export all histories as JSON lines."""
+    return download(f"interlock-history-{request.now}.jsonl", stream=_lines(request))
 
 
-async def _search(ask: Ask) -> Finding:
-    """One job's rows, or those of some jobs in the order of arrival: a look never reads without end."""
-    fits, job = _wanted(ask.query), ask.query.one("job")
+def _view(request: PageRequest, **context: Any) -> View:
+    usual: dict[str, Any] = {"finding": None, "paging": None, "part": None, "head": None, "verified": 0, "errors": {}}
+    times = {name: _time(request.query, name) for name in ("after", "before")}
+    status = Invalid.status if context.get("errors") else 200
+    return show("audit.html", status=status, **(usual | context), times=times)
+
+
+def _time(query: Fields, name: str) -> str:
+    try:
+        return local(query.timestamp(name))
+    except Invalid:
+        return ""
+
+
+async def _search(request: PageRequest) -> Finding:
+    """Search one job, or a bounded number of jobs in order of creation."""
+    matches, job = _predicate(request.query), request.query.one("job")
     if job is not None:
-        history = await ask.engine.reads.history(ask.tenant, _job_id(job, "job"))
-        return Finding([row for row in history if fits(row)], 1, None)
+        history = await request.engine.reads.history(request.tenant, _job_id(job, "job"))
+        return Finding([row for row in history if matches(row)], 1, None)
     found, jobs = Finding([], 0, None), 0
-    async for page in ask.engine.audit.export(ask.tenant, after=ask.query.whole("from_seq") or 0):
-        for chronicle in page:
+    async for page in request.engine.audit.export(request.tenant, after=request.query.integer("from_seq") or 0):
+        for export in page:
             jobs += 1
-            found.rows.extend(filter(fits, chronicle.rows))
-            if len(found.rows) >= ROWS_SHOWN or jobs >= JOBS_AT_ONCE:
-                return found._replace(jobs=jobs, next=chronicle.seq)
+            found.rows.extend(filter(matches, export.rows))
+            if len(found.rows) >= MAX_ROWS or jobs >= MAX_JOBS:
+                return found._replace(jobs=jobs, next=export.seq)
     return found._replace(jobs=jobs)
 
 
-def _wanted(query: Fields) -> Callable[[HistoryRow], bool]:
-    actor, after, before = query.one("actor"), query.instant("after"), query.instant("before")
+def _predicate(query: Fields) -> Callable[[HistoryRow], bool]:
+    actor, after, before = query.one("actor"), query.timestamp("after"), query.timestamp("before")
 
-    def fits(row: HistoryRow) -> bool:
+    def matches(row: HistoryRow) -> bool:
         return (
             (actor is None or actor in (row.actor, row.actor.partition(":")[2]))
             and (after is None or row.at >= after)
             and (before is None or row.at < before)
         )
 
-    return fits
+    return matches
 
 
 def _job_id(value: str, name: str) -> str:
     try:
         return wire.job_id(value)
     except NotFound:
-        raise Invalid(f"{name} is the id of a job", pointer=f"/{name}") from None
+        raise Invalid("expected a job id", pointer=f"/{name}") from None
 
 
-async def _lines(ask: Ask) -> AsyncIterator[bytes]:
-    async for page in ask.engine.audit.export(ask.tenant):
-        for chronicle in page:
-            for row in chronicle.rows:
+async def _lines(request: PageRequest) -> AsyncIterator[bytes]:
+    async for page in request.engine.audit.export(request.tenant):
+        for export in page:
+            for row in export.rows:
                 yield msgspec.json.encode({"job_id": row.job_id, **wire.history_to_dict(row)}) + b"\n"

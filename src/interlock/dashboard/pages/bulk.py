@@ -1,58 +1,58 @@
-"""Cancel or redrive many jobs: first a page that says how many, then the deed."""
+"""Cancel or redrive many jobs: a confirmation with their number, then the action on exactly those."""
 
 from __future__ import annotations
 
-from interlock.dashboard.pages.jobs import filter_of, said_of
-from interlock.dashboard.web import PASSING, Ask, Fields, Pages, Reply, View, go, show
+from dataclasses import replace
+
+from interlock.dashboard.http import TRANSIENT, Fields, PageRequest, PageResponse, Pages, View, redirect, show
+from interlock.dashboard.pages.jobs import filter_from, filter_labels, list_jobs
 from interlock.domain.operations import Action
-from interlock.engine.operations import Bulk
 from interlock.errors import Invalid
 
 pages = Pages()
 
 
 @pages.get("/jobs/bulk", roles=["operate"])
-async def confirm(ask: Ask) -> View | Reply:
-    """Say how many jobs it would be; nothing is changed by looking."""
-    query = ask.query
-    found = await _act(ask, query, dry_run=True)
+async def confirm(request: PageRequest) -> View | PageResponse:
+    """Show how many jobs match; this changes nothing."""
+    query, bulk = request.query, request.engine.operations.bulk
+    action, everything, ids = _action(query), query.one("scope") == "filter", query.all("id")
+    if not everything and not ids:
+        return await list_jobs(replace(request, query=_list_query(query)), nothing_selected=True)
+    if everything:
+        found = await bulk(request.who, action, filter=filter_from(query), dry_run=True)
+    else:
+        found = await bulk(request.who, action, ids=ids, dry_run=True)
     return show(
         "bulk.html",
-        action=_action(query),
+        action=action,
         found=found,
-        ids=query.all("id"),
-        everything=query.one("scope") == "filter",
-        filter=query.encoded(without=("action", "id", "scope", "form_token", *PASSING)),
-        fitting=said_of(query),
+        everything=everything,
+        filter=_list_query(query).encoded(),
+        labels=filter_labels(query),
+        here_query=query.encoded(without=("notice", "n")),
     )
 
 
-@pages.post("/jobs/bulk", roles=["operate"])
-async def carry_out(ask: Ask) -> View | Reply:
-    """Do what was confirmed, to as many as one call may take."""
-    done = await _act(ask, ask.form, dry_run=False)
-    back = ask.form.one("filter")
-    if done.more and done.done and ask.form.one("scope") == "filter":
-        rest = Fields(back or "").encoded(action=_action(ask.form), scope="filter")
-        return go(f"/jobs/bulk?{rest}", said="bulk_more", n=done.done)
-    return go(f"/jobs?{Fields(back).encoded()}" if back else "/jobs", said="bulk", n=done.done)
+@pages.post("/jobs/bulk", roles=["operate"], form_page=confirm)
+async def apply(request: PageRequest) -> View | PageResponse:
+    """Act on exactly the confirmed jobs, then return to the list.
+
+    If more jobs match the filter, they need a new confirmation: a second click must not act on the next ones.
+    """
+    form = request.form
+    action, filter = _action(form), form.one("filter")
+    done = await request.engine.operations.bulk(request.who, action, ids=form.all("id"), reason=form.one("reason"))
+    notice = f"{action}_more" if form.one("more") else str(action)
+    return redirect(f"/jobs?{Fields(filter).encoded()}" if filter else "/jobs", notice=notice, n=done.done)
 
 
-async def _act(ask: Ask, wish: Fields, *, dry_run: bool) -> Bulk:
-    action = _action(wish)
-    bulk = ask.engine.operations.bulk
-    if wish.one("scope") == "filter":
-        # A confirmed form carries the filter as one field, the question as many.
-        filter = filter_of(wish if dry_run else Fields(wish.one("filter") or ""))
-        return await bulk(ask.who, action, filter=filter, dry_run=dry_run, reason=wish.one("reason"))
-    ids = wish.all("id")
-    if not ids:
-        raise Invalid("no job was chosen: mark some in the list, or take all that fit the filter")
-    return await bulk(ask.who, action, ids=ids, dry_run=dry_run, reason=wish.one("reason"))
+def _list_query(query: Fields) -> Fields:
+    return Fields(query.encoded(without=("action", "id", "scope", "form_token", *TRANSIENT)))
 
 
-def _action(wish: Fields) -> Action:
+def _action(fields: Fields) -> Action:
     try:
-        return Action(wish.one("action") or "")
+        return Action(fields.one("action") or "")
     except ValueError:
-        raise Invalid("cancel or redrive", pointer="/action") from None
+        raise Invalid("unknown action: expected cancel or redrive", pointer="/action") from None

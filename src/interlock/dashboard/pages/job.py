@@ -1,4 +1,4 @@
-"""One job: its timeline, its values, its files, and what can be done about it."""
+"""One job: its timeline, values, artifacts and actions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from interlock import wire
-from interlock.dashboard.tail import reached, tail
-from interlock.dashboard.values import tree
-from interlock.dashboard.web import Ask, Pages, Reply, View, download, go, show
+from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, download, redirect, show
+from interlock.dashboard.json_tree import tree
+from interlock.dashboard.latest_events import latest_events, latest_progress
 from interlock.domain import text
 from interlock.domain.approval import Approval, GateFilter
 from interlock.domain.job import Filter, HistoryRow, Job
@@ -20,67 +20,69 @@ from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.retry import SECOND
 from interlock.domain.usage import USAGE, summed
 from interlock.engine.progress import LONGEST_PAGE
-from interlock.errors import Forbidden, NotFound
+from interlock.errors import Forbidden, Invalid, NotFound
 
 pages = Pages()
 
 VALUES: Final = ("error", "result", "payload", "checkpoint", "usage", "headers")
-MOST_CHILDREN: Final = 50
-_ORDER: Final = {"history": 0, "step": 1, "event": 2, "gate": 3}
+MAX_CHILDREN: Final = 50
+_ORDER: Final = {"history": 0, "step": 1, "event": 2, "approval": 3}
 
 
-class Moment(NamedTuple):
-    """One entry of the timeline; `what` is the row it stands for."""
+class TimelineEntry(NamedTuple):
+    """One entry of the timeline; `row` is the record behind it."""
 
     at: int
     kind: str
-    what: HistoryRow | StepRow | EventRow | Approval
+    row: HistoryRow | StepRow | EventRow | Approval
     details: Any = None
 
 
 @pages.get("/jobs/{job_id}")
-async def job(ask: Ask) -> View | Reply:
+async def job(request: PageRequest) -> View | PageResponse:
     """Show a job."""
-    id, tenant, engine = wire.job_id(ask.path["job_id"]), ask.tenant, ask.engine
+    id, tenant, engine = wire.job_id(request.path["job_id"]), request.tenant, request.engine
     found = await engine.reads.job(tenant, id)
-    after = ask.query.whole("events_after") or 0
+    after = request.query.integer("events_after") or 0
     why, children = await asyncio.gather(
-        engine.why.of(tenant, id), engine.reads.jobs(tenant, Filter(parent_id=id, limit=MOST_CHILDREN))
+        engine.why.of(tenant, id), engine.reads.jobs(tenant, Filter(parent_id=id, limit=MAX_CHILDREN))
     )
-    history, steps, events, gates, artifacts = await asyncio.gather(
+    history, steps, events, approvals, artifacts = await asyncio.gather(
         engine.reads.history(tenant, id),
         engine.progress.steps(tenant, id),
         engine.progress.events(tenant, id, after=max(after, 0)),
         engine.gates.list(tenant, GateFilter(job_id=id, limit=LONGEST_PAGE)),
         engine.artifacts.list(tenant, id, limit=LONGEST_PAGE),
     )
-    log = await tail(engine.progress, tenant, id, events if not after else await engine.progress.events(tenant, id))
+    log = await latest_events(
+        engine.progress, tenant, id, events if not after else await engine.progress.events(tenant, id)
+    )
     values = [(name, tree(_text(name, found, steps))) for name in VALUES]
     return show(
         "job.html",
         job=found,
-        location=found.location(ask.now),
+        location=found.location(request.now),
         why=why,
         log=log,
-        reached=None if found.status in TERMINAL else reached(log),
-        timeline=_timeline(history, steps, events, gates),
-        ran=_ran(history),
+        progress=None if found.status in TERMINAL else latest_progress(log),
+        timeline=_timeline(history, steps, events, approvals),
+        durations=_run_durations(history),
         later_events=events[-1].seq if len(events) == LONGEST_PAGE else None,
         values=[(name, value) for name, value in values if value is not None],
         artifacts=artifacts,
         children=children,
         steps=list(dict.fromkeys(step.name for step in steps if step.name != USAGE)),
-        open_gate=next((gate for gate in gates if gate.id == found.gate_id), None),
-        can=_can(ask, found),
+        pending_approval=next((one for one in approvals if one.id == found.gate_id), None),
+        can=_actions(request, found),
     )
 
 
 @pages.get("/jobs/{job_id}/values/{name}")
-async def value(ask: Ask) -> View | Reply:
-    """Hand out one value as the exact text that is kept."""
-    found = await ask.engine.reads.job(ask.tenant, wire.job_id(ask.path["job_id"]))
-    name = ask.path["name"]
-    steps = await ask.engine.progress.steps(ask.tenant, found.id) if name == "usage" else ()
+async def value(request: PageRequest) -> View | PageResponse:
+    """Download one value as its exact stored text."""
+    found = await request.engine.reads.job(request.tenant, wire.job_id(request.path["job_id"]))
+    name = request.path["name"]
+    steps = await request.engine.progress.steps(request.tenant, found.id) if name == "usage" else ()
     text = _text(name, found, steps) if name in VALUES else None
     if text is None:
         raise NotFound(name, what="value")
@@ -88,67 +90,70 @@ async def value(ask: Ask) -> View | Reply:
 
 
 @pages.get("/jobs/{job_id}/artifacts/{artifact_id}")
-async def artifact(ask: Ask) -> View | Reply:
-    """Hand out a file, which a browser keeps and never shows."""
-    got = await ask.engine.artifacts.read(ask.tenant, ask.path["job_id"], ask.path["artifact_id"])
+async def artifact(request: PageRequest) -> View | PageResponse:
+    """Download an artifact."""
+    got = await request.engine.artifacts.read(request.tenant, request.path["job_id"], request.path["artifact_id"])
     return download(got.artifact.name, stream=got.chunks)
 
 
-@pages.post("/jobs/{job_id}/cancel", roles=["operate", "produce"])
-async def cancel(ask: Ask) -> View | Reply:
-    """Stop a job, and with `cascade` all below it; a producer only what it has made."""
-    found = await ask.engine.reads.job(ask.tenant, wire.job_id(ask.path["job_id"]))
-    cascade, force, reason = ask.form.one("cascade") is not None, ask.form.one("force") is not None, ask.form
-    if not _can(ask, found)["cancel"] and found.status not in TERMINAL:
-        raise Forbidden("this needs the role operate")
+@pages.post("/jobs/{job_id}/cancel", roles=["operate", "produce"], form_page=job)
+async def cancel(request: PageRequest) -> View | PageResponse:
+    """Cancel a job, and with `cascade` its descendants; a producer may cancel only its own jobs."""
+    found = await request.engine.reads.job(request.tenant, wire.job_id(request.path["job_id"]))
+    form = request.form
+    cascade, force, reason = form.one("cascade") is not None, form.one("force") is not None, form.one("reason")
+    if not _actions(request, found)["cancel"] and found.status not in TERMINAL:
+        raise Forbidden("missing role: operate is required")
     if cascade:
-        ask.who.need("operate")
-        await ask.engine.operations.cancel_tree(ask.who, found.id, reason=reason.one("reason"), force=force)
+        request.who.need("operate")
+        await request.engine.operations.cancel_tree(request.who, found.id, reason=reason, force=force)
     else:
-        await ask.engine.jobs.cancel(ask.who, found.id, reason=reason.one("reason"), force=force)
-    return go(f"/jobs/{found.id}", said="cancelled")
+        await request.engine.jobs.cancel(request.who, found.id, reason=reason, force=force)
+    return redirect(f"/jobs/{found.id}", notice="cancelled")
 
 
-@pages.post("/jobs/{job_id}/revoke", roles=["operate"])
-async def revoke(ask: Ask) -> View | Reply:
-    """End the lease of a job now."""
-    id = wire.job_id(ask.path["job_id"])
-    await ask.engine.jobs.revoke(ask.who, id, reason=ask.form.one("reason"))
-    return go(f"/jobs/{id}", said="revoked")
+@pages.post("/jobs/{job_id}/revoke", roles=["operate"], form_page=job, field_names={"reason": "revoke_reason"})
+async def revoke(request: PageRequest) -> View | PageResponse:
+    """Revoke the lease of a job."""
+    id = wire.job_id(request.path["job_id"])
+    await request.engine.jobs.revoke(request.who, id, reason=request.form.one("revoke_reason"))
+    return redirect(f"/jobs/{id}", notice="revoked")
 
 
-@pages.post("/jobs/{job_id}/redrive", roles=["operate"])
-async def redrive(ask: Ask) -> View | Reply:
-    """Do an ended job again, from where the form says; the form's key makes a second press the same job."""
-    made = await ask.engine.operations.redrive(
-        ask.who, ask.path["job_id"], origin=ask.form.one("from") or START, key=ask.form.one("key")
+@pages.post("/jobs/{job_id}/redrive", roles=["operate"], form_page=job)
+async def redrive(request: PageRequest) -> View | PageResponse:
+    """Redrive a job; submitting the same form twice creates one job, by its idempotency key."""
+    made = await request.engine.operations.redrive(
+        request.who, request.path["job_id"], origin=request.form.one("from") or START, key=request.form.one("key")
     )
-    return go(f"/jobs/{made.id}", said="redriven")
+    return redirect(f"/jobs/{made.id}", notice="redriven")
 
 
-@pages.post("/jobs/{job_id}/priority", roles=["operate"])
-async def priority(ask: Ask) -> View | Reply:
-    """Let a waiting job go before others, or after them."""
-    id = wire.job_id(ask.path["job_id"])
-    await ask.engine.jobs.edit(ask.who, id, priority=ask.form.whole("priority"))
-    return go(f"/jobs/{id}", said="edited")
+@pages.post("/jobs/{job_id}/priority", roles=["operate"], form_page=job)
+async def priority(request: PageRequest) -> View | PageResponse:
+    """Change the priority of a waiting job."""
+    id = wire.job_id(request.path["job_id"])
+    if (wanted := request.form.integer("priority")) is None:
+        raise Invalid("required: enter a whole number", pointer="/priority")
+    await request.engine.jobs.edit(request.who, id, priority=wanted)
+    return redirect(f"/jobs/{id}", notice="edited")
 
 
 def _text(name: str, job: Job, steps: Iterable[StepRow]) -> str | None:
-    """A value as it is kept; what attempts without a result have used up is kept among their steps."""
-    text: str | None = getattr(job, name)
-    if name == "usage" and text is None and (used := summed(job.id, steps, has_ended=True)):
+    """Return a stored value; usage of a job without a result is summed from its steps."""
+    value: str | None = getattr(job, name)
+    if name == "usage" and value is None and (used := summed(job.id, steps, has_ended=True)):
         return json.dumps(used)
-    return text
+    return value
 
 
-def _can(ask: Ask, job: Job) -> dict[str, Any]:
-    """What this caller can do about this job as it is now."""
-    operates = ask.who.may("operate")
-    made_it = ask.who.may("produce") and job.created_by == ask.who.actor
+def _actions(request: PageRequest, job: Job) -> dict[str, Any]:
+    """Return the actions that this caller may take on this job now."""
+    operates = request.who.may("operate")
+    is_creator = request.who.may("produce") and job.created_by == request.who.actor
     live = job.status not in TERMINAL
     return {
-        "cancel": live and (operates or made_it),
+        "cancel": live and (operates or is_creator),
         "cascade": operates,
         "revoke": operates and job.status is Status.RUNNING,
         "redrive": operates and not live,
@@ -159,36 +164,38 @@ def _can(ask: Ask, job: Job) -> dict[str, Any]:
 
 
 def _timeline(
-    history: Sequence[HistoryRow], steps: Iterable[StepRow], events: Iterable[EventRow], gates: Iterable[Approval]
-) -> list[Moment]:
-    """Everything that happened, oldest first; a gate stands where it was opened, its decision is a row of history."""
-    moments = [
-        *(Moment(row.at, "history", row, _facts(row)) for row in history if row.verb is not Verb.OPEN_GATE),
-        *(Moment(step.at, "step", step, tree(step.result)) for step in steps),
-        *(Moment(event.at, "event", event, tree(event.payload)) for event in events),
-        *(Moment(gate.opened_at, "gate", gate) for gate in gates),
+    history: Sequence[HistoryRow], steps: Iterable[StepRow], events: Iterable[EventRow], approvals: Iterable[Approval]
+) -> list[TimelineEntry]:
+    """Return all records of a job, oldest first; an approval is listed when it was requested."""
+    entries = [
+        *(TimelineEntry(row.at, "history", row, _details(row)) for row in history if row.verb is not Verb.OPEN_GATE),
+        *(TimelineEntry(step.at, "step", step, tree(step.result)) for step in steps),
+        *(TimelineEntry(event.at, "event", event, tree(event.payload)) for event in events),
+        *(TimelineEntry(one.opened_at, "approval", one) for one in approvals),
     ]
-    return sorted(moments, key=lambda moment: (moment.at, _ORDER[moment.kind]))
+    return sorted(entries, key=lambda entry: (entry.at, _ORDER[entry.kind]))
 
 
-def _ran(history: Sequence[HistoryRow]) -> dict[int, float]:
-    """For how many seconds a run had gone on when it ended, by the version of the row that tells of its end."""
-    ran, began = {}, 0
+def _run_durations(history: Sequence[HistoryRow]) -> dict[int, float]:
+    """Return the seconds that each run took, by the version of the history row that ended it."""
+    durations, started = {}, 0
     for row in history:
         if row.to_status is Status.RUNNING and row.from_status is not Status.RUNNING:
-            began = row.at
+            started = row.at
         elif row.from_status is Status.RUNNING and row.to_status is not Status.RUNNING:
-            ran[row.version] = (row.at - began) / SECOND
-    return ran
+            durations[row.version] = (row.at - started) / SECOND
+    return durations
 
 
-def _facts(row: HistoryRow) -> dict[str, Any]:
-    """What a row of history tells beside its move: an error's message and kind, or other facts in short."""
-    facts = text.loads(row.metadata) if row.metadata else {}
-    if not isinstance(facts, dict):
+def _details(row: HistoryRow) -> dict[str, Any]:
+    """Return the short metadata of a history row; of an error its message and kind."""
+    metadata = text.loads(row.metadata) if row.metadata else {}
+    if not isinstance(metadata, dict):
         return {}
-    error = facts.pop("error", None)
-    said = {name: value for name, value in facts.items() if isinstance(value, (str, int, float)) and name != "gate_id"}
+    error = metadata.pop("error", None)
+    found = {
+        name: value for name, value in metadata.items() if isinstance(value, (str, int, float)) and name != "gate_id"
+    }
     if isinstance(error, dict):
-        said |= {name: error[name] for name in ("message", "kind") if error.get(name)}
-    return said
+        found |= {name: error[name] for name in ("message", "kind") if error.get(name)}
+    return found

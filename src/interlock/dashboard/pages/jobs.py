@@ -1,45 +1,72 @@
-"""The list of jobs: filters in the URL, newest first, page by page."""
+"""The list of jobs: filters in the URL, newest first."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from interlock import wire
-from interlock.dashboard.web import PASSING, Ask, Fields, Pages, Reply, View, one_of, show
-from interlock.domain.job import Filter
-from interlock.domain.lifecycle import Status
+from interlock.dashboard.http import (
+    TRANSIENT,
+    Fields,
+    PageRequest,
+    PageResponse,
+    Pages,
+    View,
+    field_errors,
+    one_of,
+    show,
+)  # fmt: skip
+from interlock.dashboard.render import local
+from interlock.domain.job import Filter, Job
+from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Invalid, NotFound
 
 pages = Pages()
 
-AT_ONCE: Final = 50
-SEVERAL: Final = ("status", "tag")  # may be said more than once; of the others the last counts
+PAGE_SIZE: Final = 50
+MAX_SUGGESTED_TYPES: Final = 200
+REPEATABLE: Final = ("status", "tag")  # of the other filters the last value counts
 FILTERS: Final = (
-    *SEVERAL, "type", "agent", "worker", "parent", "stale_seconds", "created_after", "created_before",
+    *REPEATABLE, "type", "agent", "worker", "parent", "stale_seconds", "created_after", "created_before",
 )  # fmt: skip
 
 
 @pages.get("/jobs")
-async def jobs(ask: Ask) -> View | Reply:
-    """List jobs that fit the filter."""
-    filter = filter_of(ask.query)._replace(before_seq=ask.query.whole("before"), limit=AT_ONCE + 1)
-    found = await ask.engine.reads.jobs(ask.tenant, filter)
-    types = [queue.type for queue in await ask.engine.reads.queues(ask.tenant)]
-    shown = found[:AT_ONCE]
-    next = {"before": shown[-1].seq} if len(found) > AT_ONCE else None
+async def jobs(request: PageRequest) -> View | PageResponse:
+    """List the jobs that match the filter."""
+    return await list_jobs(request)
+
+
+async def list_jobs(request: PageRequest, *, nothing_selected: bool = False) -> View:
+    """Show the list; an invalid filter gets its errors beside the fields, and no jobs."""
+    query, found, errors = request.query, list[Job](), dict[str, str]()
+    try:
+        filter = filter_from(query)._replace(before_seq=query.integer("before"), limit=PAGE_SIZE + 1)
+        found = await request.engine.reads.jobs(request.tenant, filter)
+    except Invalid as error:
+        errors = field_errors(error, {"before": "", "limit": ""})
+    types = [queue.type for queue in await request.engine.reads.queues(request.tenant, limit=MAX_SUGGESTED_TYPES)]
+    listed = found[:PAGE_SIZE]
+    ended = [job.id for job in listed if job.status in TERMINAL and job.status is not Status.SUCCEEDED]
+    next = {"before": listed[-1].seq} if len(found) > PAGE_SIZE else None
     return show(
         "jobs.html",
-        jobs=shown,
-        turns=ask.query.turns("before", next=next),
-        newest=ask.query.encoded(without=tuple(PASSING)),
+        status=Invalid.status if errors or nothing_selected else 200,
+        jobs=listed,
+        redriven=await request.engine.reads.redriven(request.tenant, ended),
+        errors=errors,
+        nothing_selected=nothing_selected,
+        times={name: _time(query, name) for name in ("created_after", "created_before")},
+        paging=query.paging("before", next=next),
+        newest=query.encoded(without=tuple(TRANSIENT)),
         statuses=list(Status),
         types=types,
-        chosen=set(ask.query.all("status")),
+        chosen=set(query.all("status")),
     )
 
 
-def filter_of(query: Fields) -> Filter:
-    """The filter that a query spells."""
+def filter_from(query: Fields) -> Filter:
+    """Return the filter of a query; raise Invalid with an error for each invalid field."""
     statuses = tuple(one_of(Status, value, "status") for value in query.all("status"))
     parent = query.one("parent")
     stale = query.number("stale_seconds")
@@ -51,26 +78,34 @@ def filter_of(query: Fields) -> Filter:
         stale_seconds=wire.seconds(stale, "stale_seconds", 0, wire.LONGEST_DELAY_SECONDS),
         parent_id=None if parent is None else _id(parent),
         tags=tuple(query.all("tag")),
-        created_after=query.instant("created_after"),
-        created_before=query.instant("created_before"),
+        created_after=query.timestamp("created_after"),
+        created_before=query.timestamp("created_before"),
     )
 
 
-def said_of(query: Fields) -> list[tuple[str, str]]:
-    """What of a query is a filter, in words; whatever else it says chooses nothing."""
-    every = ((name, query.all(name) if name in SEVERAL else [query.one(name)]) for name in FILTERS)
+def filter_labels(query: Fields) -> list[tuple[str, str]]:
+    """Return the filters of a query with their values."""
+    every = ((name, query.all(name) if name in REPEATABLE else [query.one(name)]) for name in FILTERS)
     return [(name, value) for name, values in every for value in values if value is not None]
+
+
+def _time(query: Fields, name: str) -> str:
+    """Return the value of a time field; one that is no time is returned as it was sent."""
+    try:
+        return local(query.timestamp(name))
+    except Invalid:
+        return query.one(name) or ""
 
 
 def _id(value: str) -> str:
     try:
         return wire.job_id(value)
     except NotFound:
-        raise Invalid("parent is the id of a job", pointer="/parent") from None
+        raise Invalid("expected a job id", pointer="/parent") from None
 
 
 def _agent(given: str | None) -> tuple[str, str] | None:
     kind, slash, id = (given or "").partition("/")
     if given is not None and not slash:
-        raise Invalid("agent is given as kind/id", pointer="/agent")
+        raise Invalid("expected kind/id", pointer="/agent")
     return None if given is None else (kind, id)

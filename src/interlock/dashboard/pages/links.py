@@ -1,46 +1,54 @@
-"""For the bearer of a link: the token comes in the fragment or is pasted, and travels in bodies only."""
+"""The page of an approval link: the token is in the URL fragment or pasted, and is only ever sent in bodies."""
 
 from __future__ import annotations
 
 from interlock.dashboard import forms
-from interlock.dashboard.pages.approvals import decision_of, gate_of, told
-from interlock.dashboard.web import Ask, Pages, Reply, View, go, show
+from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
+from interlock.dashboard.pages.approvals import approval_context, decision_from
 from interlock.domain.approval import Approval, Decision
-from interlock.errors import Invalid
+from interlock.errors import Conflict, Error, Gone, Invalid, TooLarge
 
 pages = Pages()
 
 
 @pages.get("/approve", open=True)
-async def ask_for_link(ask: Ask) -> View | Reply:
-    """Take the token; a script moves it from the fragment into the form, without one it is pasted."""
-    return show("link.html", gate=None)
+async def enter_token(request: PageRequest) -> View | PageResponse:
+    """Ask for the token; a script takes it from the URL fragment, without scripts it is pasted."""
+    return show("link.html", approval=None, decided=False)
 
 
-@pages.post("/approve", roles=(), open=True, takes_a_secret=True)
-async def show_gate(ask: Ask) -> View | Reply:
-    """Show what the link is about; this decides nothing."""
-    token = ask.form.one("token") or ""
-    return await _shown(ask, token, await ask.engine.gates.of_token(token))
+@pages.get("/approve/decided", open=True)
+async def decided(request: PageRequest) -> View | PageResponse:
+    """Confirm a decision without asking for the token again."""
+    return show("link.html", approval=None, decided=True)
 
 
-@pages.post("/approve/decide", roles=(), open=True, takes_a_secret=True)
-async def decide(ask: Ask) -> View | Reply:
-    """Decide as the bearer."""
-    token, decision = ask.form.one("token") or "", decision_of(ask)
-    gate = await ask.engine.gates.of_token(token)
-    who = ask.who if ask.who.actor else None
+@pages.post("/approve", roles=(), open=True, checks_secret=True)
+async def approval(request: PageRequest) -> View | PageResponse:
+    """Show the approval of a link; this decides nothing."""
+    token = request.form.one("token") or ""
+    return await _view(request, token, await request.engine.gates.of_token(token))
+
+
+@pages.post("/approve/decide", roles=(), open=True, checks_secret=True)
+async def decide(request: PageRequest) -> View | PageResponse:
+    """Decide as the bearer of the link."""
+    token, decision = request.form.one("token") or "", decision_from(request)
+    found = await request.engine.gates.of_token(token)
+    who = request.who if request.who.actor else None
     try:
-        data = forms.data(gate.schema, ask.form, gate.details) if decision is Decision.APPROVE else None
-        after = await ask.engine.gates.decide_by_token(
-            token, decision, comment=ask.form.one("comment"), data=data, digest=ask.form.one("digest"), who=who
+        data = forms.data(found.schema, request.form, found.details) if decision is Decision.APPROVE else None
+        comment, digest = request.form.one("comment"), request.form.one("digest")
+        after = await request.engine.gates.decide_by_token(
+            token, decision, comment=comment, data=data, digest=digest, who=who
         )
-    except Invalid as error:
-        return await _shown(ask, token, gate, wrong=told(error))
-    return go("/approve", said=str(after.status))
+    except (Invalid, TooLarge, Conflict, Gone) as error:
+        return await _view(request, token, await request.engine.gates.of_token(token), rejected=error)
+    return redirect("/approve/decided", notice=str(after.status))
 
 
-async def _shown(ask: Ask, token: str, gate: Approval, *, wrong: str | None = None) -> View:
-    job = await ask.engine.reads.job(gate.tenant, gate.job_id)
-    status = 200 if wrong is None else Invalid.status
-    return show("link.html", status=status, **gate_of(gate, job, ask.form, wrong), token=token)
+async def _view(request: PageRequest, token: str, found: Approval, *, rejected: Error | None = None) -> View:
+    job = await request.engine.reads.job(found.tenant, found.job_id)
+    status = 200 if rejected is None else rejected.status
+    context = approval_context(found, job, request.form, rejected)
+    return show("link.html", status=status, **context, token=token, decided=False)

@@ -1,4 +1,4 @@
-"""The overview: what needs a human, then how the queues are, then who works."""
+"""The overview: what needs attention, queues and workers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from interlock.dashboard import plots
-from interlock.dashboard.ages import Ages, known
-from interlock.dashboard.hour import hour, how_many
-from interlock.dashboard.web import Ask, Pages, Reply, View, show
+from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, show
+from interlock.dashboard.queue_metrics import AgeSamples, age_series, minute_series, plotted_minutes
 from interlock.domain.approval import GateFilter, GateStatus
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
@@ -22,75 +21,88 @@ from interlock.errors import NotFound
 
 pages = Pages()
 
-FEW: Final = 5
-MOST_WORKERS: Final = 20
+PREVIEW_SIZE: Final = 5
+MAX_WORKERS: Final = 20
+MAX_QUEUES: Final = 20
+MAX_DEAD_LETTERS: Final = 1_000
 STALE_SECONDS: Final = 300.0
-_seen: WeakKeyDictionary[Engine, Ages] = WeakKeyDictionary()
+PRESENT_SECONDS: Final = 300.0  # how long a worker that neither polls nor runs a job stays on the overview
+_ages: WeakKeyDictionary[Engine, AgeSamples] = WeakKeyDictionary()
 
 
 @pages.get("/")
-async def overview(ask: Ask) -> View | Reply:
-    """Show what goes on."""
-    reads, tenant = ask.engine.reads, ask.tenant
-    queues, minutes, gates, dead, stale, workers = await asyncio.gather(
+async def overview(request: PageRequest) -> View | PageResponse:
+    """Show what needs attention, then throughput, queues and workers."""
+    engine, reads, tenant = request.engine, request.engine.reads, request.tenant
+    pending = GateFilter(status=GateStatus.OPEN, limit=PREVIEW_SIZE, urgent=True)
+    queues, minutes, approvals, dead, stale, workers = await asyncio.gather(
         reads.queues(tenant),
         reads.minutes(tenant),
-        ask.engine.gates.list(tenant, GateFilter(status=GateStatus.OPEN, limit=FEW, urgent=True)),
-        reads.jobs(tenant, Filter(statuses=(Status.DEAD_LETTER,), limit=FEW)),
-        reads.jobs(tenant, Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=FEW)),
-        ask.engine.workers.seen(tenant, limit=MOST_WORKERS),
+        engine.gates.list(tenant, pending),
+        reads.dead_letters(tenant, limit=MAX_DEAD_LETTERS + 1),
+        reads.jobs(tenant, Filter(statuses=(Status.RUNNING,), stale_seconds=STALE_SECONDS, limit=PREVIEW_SIZE)),
+        engine.workers.seen(tenant, limit=MAX_WORKERS, within_seconds=PRESENT_SECONDS),
     )
-    span = how_many(minutes, ask.now)
-    busy = await known_jobs(ask, [id for worker in workers for id in worker.job_ids[:3]])
+    span = plotted_minutes(minutes, request.now)
+    busy = await known_jobs(request, [id for worker in workers for id in worker.job_ids[:3]])
     return show(
         "overview.html",
-        gates=gates,
-        dead=dead,
+        approvals=approvals,
+        dead=list((await known_jobs(request, dead[:PREVIEW_SIZE])).values()),
+        dead_count=min(len(dead), MAX_DEAD_LETTERS),
+        more_dead=len(dead) > MAX_DEAD_LETTERS,
         stale=stale,
-        stalled=await ask.engine.registry.stalled_agents(tenant, limit=FEW),
+        stalled=await engine.registry.stalled_agents(tenant, limit=PREVIEW_SIZE),
         stale_seconds=STALE_SECONDS,
-        away_seconds=LATELY_SECONDS,
+        offline_seconds=LATELY_SECONDS,
         totals=_totals(queues),
         oldest=min((queue.oldest_ready_at for queue in queues if queue.oldest_ready_at), default=None),
         minutes=span,
-        flow=plots.flow(hour(minutes, ask.now, span)),
-        queues=drawn(ask, queues, minutes),
+        plots=plots.queue_plots(minute_series(minutes, request.now, span)),
+        queues=with_plots(request, sorted(queues, key=_activity, reverse=True)[:MAX_QUEUES], minutes),
+        queue_count=len(queues),
         workers=workers,
         busy=busy,
         unreachable=sorted(await reads.unreachable()),
     )
 
 
-def drawn(
-    ask: Ask, queues: Sequence[QueueStats], minutes: Sequence[Minute]
-) -> list[tuple[QueueStats, list[plots.Part], plots.Flow]]:
-    """Each queue with where its jobs are and how they moved."""
-    ages = _seen.setdefault(ask.engine, Ages())
-    ages.note(ask.tenant, queues, ask.now)
-    span = how_many(minutes, ask.now)
+def with_plots(
+    request: PageRequest, queues: Sequence[QueueStats], minutes: Sequence[Minute]
+) -> list[tuple[QueueStats, list[plots.BarPart], plots.QueuePlots]]:
+    """Return each queue with its bar and plots."""
+    ages = _ages.setdefault(request.engine, AgeSamples())
+    ages.record(request.tenant, queues, request.now)
+    span = plotted_minutes(minutes, request.now)
     by_type: dict[str, list[Minute]] = defaultdict(list)
     for row in minutes:
         by_type[row.type].append(row)
     rows = []
     for queue in queues:
-        moved = hour(by_type[queue.type], ask.now, span)
-        old = known(queue, ages.of(ask.tenant, queue.type), moved.waiting, ask.now)
-        rows.append((queue, plots.bar(queue), plots.flow(moved, old)))
+        series = minute_series(by_type[queue.type], request.now, span)
+        age = age_series(queue, ages.of(request.tenant, queue.type), series.waiting, request.now)
+        rows.append((queue, plots.bar(queue), plots.queue_plots(series, age)))
     return rows
 
 
-async def known_jobs(ask: Ask, ids: Sequence[str]) -> dict[str, Job]:
-    """Jobs by id; where one was deleted this very moment, none: the next look shows the others."""
+def _activity(queue: QueueStats) -> tuple[int, float]:
+    """Sort key: queues with unfinished jobs first, then the busiest."""
+    unfinished = queue.in_progress + queue.ready + queue.delayed + queue.blocked + queue.waiting_for_approval
+    return unfinished, queue.enqueued_per_minute + queue.succeeded_per_minute + queue.failed_per_minute
+
+
+async def known_jobs(request: PageRequest, ids: Sequence[str]) -> dict[str, Job]:
+    """Return jobs by id; none if one of them was deleted meanwhile, since the next refresh corrects it."""
     try:
-        return {job.id: job for job in await ask.engine.reads.some(ask.tenant, ids)} if ids else {}
+        return {job.id: job for job in await request.engine.reads.some(request.tenant, ids)} if ids else {}
     except NotFound:
         return {}
 
 
 def _totals(queues: Sequence[QueueStats]) -> dict[str, Any]:
-    """The counts and rates of all queues together."""
+    """Return the summed counts and rates of all queues."""
     names = [
-        *plots.PARTS,
+        *plots.LOCATIONS,
         "succeeded",
         "failed",
         "succeeded_per_minute",

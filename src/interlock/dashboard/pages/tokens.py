@@ -1,33 +1,34 @@
-"""Tokens: made, shown once, revoked."""
+"""Tokens: create, list and revoke."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from interlock import wire
-from interlock.dashboard.web import DAY, Ask, Pages, Reply, View, go, show
+from interlock.dashboard.http import DAY, PageRequest, PageResponse, Pages, View, redirect, show
 from interlock.domain.principal import ROLES
 from interlock.errors import TokenExists
 from interlock.wire import TokenRequest
 
 pages = Pages()
 
-AT_ONCE: Final = 50
+PAGE_SIZE: Final = 50
+FIELD_NAMES: Final = {"roles": "role", "expires_in_seconds": "expires_in_days"}
 
 
 @pages.get("/tokens", roles=["admin"])
-async def tokens(ask: Ask) -> View | Reply:
+async def tokens(request: PageRequest) -> View | PageResponse:
     """List tokens."""
-    return show("tokens.html", **await _shown(ask), minted=None)
+    return show("tokens.html", **await _context(request), created=None)
 
 
-@pages.post("/tokens", roles=["admin"])
-async def create(ask: Ask) -> View | Reply:
-    """Make a token; its text is shown in this answer and never again."""
-    form = ask.form
+@pages.post("/tokens", roles=["admin"], form_page=tokens, field_names=FIELD_NAMES)
+async def create(request: PageRequest) -> View | PageResponse:
+    """Create a token; its secret is displayed only in this response."""
+    form = request.form
     days = form.number("expires_in_days")
     worker_id = form.one("worker_id")
-    request = TokenRequest(
+    wanted = TokenRequest(
         roles=form.all("role"),
         description=form.one("description"),
         worker_id=worker_id,
@@ -38,25 +39,25 @@ async def create(ask: Ask) -> View | Reply:
         key=form.one("key"),
     )
     try:
-        minted = await ask.engine.tokens.create(ask.who, request)
-    except TokenExists:  # the same form again, as a page that is loaded anew sends it
-        return go("/tokens", said="token_made_before")
-    return show("tokens.html", **await _shown(ask), minted=minted)
+        created = await request.engine.tokens.create(request.who, wanted)
+    except TokenExists:  # the browser submitted the same form again
+        return redirect("/tokens", notice="token_exists")
+    return show("tokens.html", **await _context(request), created=created)
 
 
 @pages.post("/tokens/{id}/revoke", roles=["admin"])
-async def revoke(ask: Ask) -> View | Reply:
-    """End a token for good."""
-    await ask.engine.tokens.revoke(ask.who, ask.path["id"])
-    return go("/tokens", said="token_revoked")
+async def revoke(request: PageRequest) -> View | PageResponse:
+    """Revoke a token."""
+    await request.engine.tokens.revoke(request.who, request.path["id"])
+    return redirect("/tokens", notice="token_revoked")
 
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else text.split()
 
 
-async def _shown(ask: Ask) -> dict[str, Any]:
-    found = await ask.engine.tokens.list(ask.who, before=ask.query.one("before"), limit=AT_ONCE + 1)
-    next = {"before": found[AT_ONCE - 1].id} if len(found) > AT_ONCE else None
-    turns = ask.query.turns("before", next=next)
-    return {"tokens": found[:AT_ONCE], "turns": turns, "roles": sorted(ROLES), "key": wire.new_id()}
+async def _context(request: PageRequest) -> dict[str, Any]:
+    found = await request.engine.tokens.list(request.who, before=request.query.one("before"), limit=PAGE_SIZE + 1)
+    next = {"before": found[PAGE_SIZE - 1].id} if len(found) > PAGE_SIZE else None
+    paging = request.query.paging("before", next=next)
+    return {"tokens": found[:PAGE_SIZE], "paging": paging, "roles": sorted(ROLES), "key": wire.new_id()}

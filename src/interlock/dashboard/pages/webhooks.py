@@ -1,31 +1,32 @@
-"""Webhooks: who is told of what, and what became of telling them."""
+"""Webhook subscriptions and deliveries."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from interlock import wire
-from interlock.dashboard.web import DAY, Ask, Pages, Reply, View, go, one_of, show
+from interlock.dashboard.http import DAY, PageRequest, PageResponse, Pages, View, one_of, redirect, show
 from interlock.domain.webhook import EVENTS, DeliveryFilter, DeliveryStatus, Mode, Subscription
 from interlock.engine.webhooks import subscription_request
 
 pages = Pages()
 
-AT_ONCE: Final = 50
+PAGE_SIZE: Final = 50
+FIELD_NAMES: Final = {"events": "event", "expires_in_seconds": "expires_in_days", "mode": "group_id"}
 
 
 @pages.get("/webhooks", roles=["operate"])
-async def webhooks(ask: Ask) -> View | Reply:
+async def webhooks(request: PageRequest) -> View | PageResponse:
     """List subscriptions."""
-    return show("webhooks.html", **await _shown(ask), secret=None)
+    return show("webhooks.html", **await _context(request), secret=None)
 
 
-@pages.post("/webhooks", roles=["operate"])
-async def subscribe(ask: Ask) -> View | Reply:
-    """Begin to tell somebody; the secret is shown in this answer and never again."""
-    form = ask.form
+@pages.post("/webhooks", roles=["operate"], form_page=webhooks, field_names=FIELD_NAMES)
+async def subscribe(request: PageRequest) -> View | PageResponse:
+    """Create a subscription; its signing secret is displayed only in this response."""
+    form = request.form
     types, group, days = (form.one("types") or "").split(), form.one("group_id"), form.number("expires_in_days")
-    wishes = {
+    wanted = {
         "url": form.one("url") or "",
         "events": form.all("event"),
         "types": types or None,
@@ -35,93 +36,93 @@ async def subscribe(ask: Ask) -> View | Reply:
         "expires_in_seconds": None if days is None else days * DAY,
         "key": form.one("key"),
     }
-    made = await ask.engine.webhooks.subscribe(ask.who, subscription_request(wishes))
-    return show("webhooks.html", **await _shown(ask), secret=made.secret)
+    made = await request.engine.webhooks.subscribe(request.who, subscription_request(wanted))
+    return show("webhooks.html", **await _context(request), secret=made.secret)
 
 
 @pages.post("/webhooks/job-secret", roles=["operate"])
-async def rotate_job_secret(ask: Ask) -> View | Reply:
-    """Make a new secret for the webhooks that jobs bring themselves."""
-    secret = await ask.engine.webhooks.rotate_job_secret(ask.who)
-    return show("webhooks.html", **await _shown(ask), secret=secret)
+async def rotate_job_secret(request: PageRequest) -> View | PageResponse:
+    """Rotate the signing secret of job webhooks."""
+    secret = await request.engine.webhooks.rotate_job_secret(request.who)
+    return show("webhooks.html", **await _context(request), secret=secret)
 
 
 @pages.get("/webhooks/deliveries", roles=["operate"])
-async def all_deliveries(ask: Ask) -> View | Reply:
-    """List what anybody was told, also by the webhooks that jobs bring themselves."""
-    return await _deliveries(ask, None)
+async def all_deliveries(request: PageRequest) -> View | PageResponse:
+    """List all deliveries, those of job webhooks included."""
+    return await _deliveries(request, None)
 
 
 @pages.get("/webhooks/{id}", roles=["operate"])
-async def deliveries(ask: Ask) -> View | Reply:
-    """List what a subscription was told."""
-    return await _deliveries(ask, await ask.engine.webhooks.subscription(ask.who, ask.path["id"]))
+async def deliveries(request: PageRequest) -> View | PageResponse:
+    """List the deliveries of a subscription."""
+    return await _deliveries(request, await request.engine.webhooks.subscription(request.who, request.path["id"]))
 
 
 @pages.post("/webhooks/{id}/deliveries/{delivery_id}/redeliver", roles=["operate"])
-async def redeliver(ask: Ask) -> View | Reply:
+async def redeliver(request: PageRequest) -> View | PageResponse:
     """Send a delivery again."""
-    subscription = await ask.engine.webhooks.subscription(ask.who, ask.path["id"])
-    await ask.engine.webhooks.redeliver(ask.who, ask.path["delivery_id"], subscription_id=subscription.id)
-    return go(f"/webhooks/{subscription.id}", said="redelivered")
+    subscription = await request.engine.webhooks.subscription(request.who, request.path["id"])
+    await request.engine.webhooks.redeliver(request.who, request.path["delivery_id"], subscription_id=subscription.id)
+    return redirect(f"/webhooks/{subscription.id}", notice="redelivered")
 
 
 @pages.post("/webhooks/deliveries/{delivery_id}/redeliver", roles=["operate"])
-async def redeliver_any(ask: Ask) -> View | Reply:
-    """Send again what need not be of a subscription."""
-    await ask.engine.webhooks.redeliver(ask.who, ask.path["delivery_id"])
-    return go("/webhooks/deliveries", said="redelivered")
+async def redeliver_any(request: PageRequest) -> View | PageResponse:
+    """Send a delivery again, also one of a job webhook."""
+    await request.engine.webhooks.redeliver(request.who, request.path["delivery_id"])
+    return redirect("/webhooks/deliveries", notice="redelivered")
 
 
-@pages.post("/webhooks/{id}/renew", roles=["operate"])
-async def renew(ask: Ask) -> View | Reply:
-    """Go on telling them, for some days or without end."""
-    days = ask.form.number("expires_in_days")
+@pages.post("/webhooks/{id}/renew", roles=["operate"], form_page=deliveries, field_names=FIELD_NAMES)
+async def renew(request: PageRequest) -> View | PageResponse:
+    """Extend a subscription, or re-enable a disabled one."""
+    days = request.form.number("expires_in_days")
     life = None if days is None else days * DAY
-    renewed = await ask.engine.webhooks.renew(ask.who, ask.path["id"], expires_in_seconds=life)
-    return go(f"/webhooks/{renewed.id}", said="renewed")
+    renewed = await request.engine.webhooks.renew(request.who, request.path["id"], expires_in_seconds=life)
+    return redirect(f"/webhooks/{renewed.id}", notice="renewed")
 
 
 @pages.post("/webhooks/{id}/rotate", roles=["operate"])
-async def rotate(ask: Ask) -> View | Reply:
-    """Make a new secret, shown in this answer and never again; the old one signs too for a day."""
-    subscription = await ask.engine.webhooks.subscription(ask.who, ask.path["id"])
-    secret = await ask.engine.webhooks.rotate(ask.who, subscription.id)
-    return await _deliveries(ask, subscription, secret=secret)
+async def rotate(request: PageRequest) -> View | PageResponse:
+    """Rotate the signing secret, displayed only in this response; the old one stays valid for a day."""
+    subscription = await request.engine.webhooks.subscription(request.who, request.path["id"])
+    secret = await request.engine.webhooks.rotate(request.who, subscription.id)
+    return await _deliveries(request, subscription, secret=secret)
 
 
 @pages.post("/webhooks/{id}/unsubscribe", roles=["operate"])
-async def unsubscribe(ask: Ask) -> View | Reply:
-    """Tell them no more."""
-    await ask.engine.webhooks.unsubscribe(ask.who, ask.path["id"])
-    return go("/webhooks", said="unsubscribed")
+async def unsubscribe(request: PageRequest) -> View | PageResponse:
+    """Delete a subscription."""
+    await request.engine.webhooks.unsubscribe(request.who, request.path["id"])
+    return redirect("/webhooks", notice="unsubscribed")
 
 
-async def _deliveries(ask: Ask, subscription: Subscription | None, *, secret: str | None = None) -> View:
-    wanted = ask.query.one("status")
+async def _deliveries(request: PageRequest, subscription: Subscription | None, *, secret: str | None = None) -> View:
+    wanted = request.query.one("status")
     filter = DeliveryFilter(
         subscription_id=subscription and subscription.id,
         status=None if wanted is None else one_of(DeliveryStatus, wanted, "status"),
-        before=ask.query.one("before"),
-        limit=AT_ONCE + 1,
+        before=request.query.one("before"),
+        limit=PAGE_SIZE + 1,
     )
-    found = await ask.engine.webhooks.deliveries(ask.who, filter)
-    next = {"before": found[AT_ONCE - 1].id} if len(found) > AT_ONCE else None
+    found = await request.engine.webhooks.deliveries(request.who, filter)
+    next = {"before": found[PAGE_SIZE - 1].id} if len(found) > PAGE_SIZE else None
     return show(
         "deliveries.html",
         subscription=subscription,
         list_path="/webhooks/deliveries" if subscription is None else f"/webhooks/{subscription.id}",
-        deliveries=found[:AT_ONCE],
-        turns=ask.query.turns("before", next=next),
+        deliveries=found[:PAGE_SIZE],
+        paging=request.query.paging("before", next=next),
         wanted=wanted,
         choices=list(DeliveryStatus),
         secret=secret,
     )
 
 
-async def _shown(ask: Ask) -> dict[str, Any]:
-    before = ask.query.one("before")
-    found = await ask.engine.webhooks.subscriptions(ask.who, before=before, limit=AT_ONCE + 1)
-    next = {"before": found[AT_ONCE - 1].id} if len(found) > AT_ONCE else None
-    turns = ask.query.turns("before", next=next)
-    return {"subscriptions": found[:AT_ONCE], "turns": turns, "events": EVENTS, "key": wire.new_id()}
+async def _context(request: PageRequest) -> dict[str, Any]:
+    before = request.query.one("before")
+    found = await request.engine.webhooks.subscriptions(request.who, before=before, limit=PAGE_SIZE + 1)
+    next = {"before": found[PAGE_SIZE - 1].id} if len(found) > PAGE_SIZE else None
+    paging = request.query.paging("before", next=next)
+    return {"subscriptions": found[:PAGE_SIZE], "paging": paging, "events": EVENTS, "key": wire.new_id()}

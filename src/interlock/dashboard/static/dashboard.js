@@ -1,14 +1,15 @@
-// Everything works without this file. With it pages refresh themselves, and keys and copy buttons work.
+// Every page works without this file. It adds live updates, keyboard shortcuts and copy buttons, and ignores repeated submits.
 "use strict";
 
 const EVERY = 1000;
 const LONGEST_WAIT = 30000;
 const LATE = 5000;
+const GUARD = 1000;
 const KEPT_ATTRIBUTES = new Set(["open", "value", "checked", "hidden"]);
 
-// --- Live: fetch the page again and change only what differs, so that nothing jumps and nothing typed is lost.
+// --- Live: fetch the page again and change only what differs, so that nothing moves and typed text stays.
 
-// A form answers `form.id` with its field of that name, if it has one; the attribute is always the id.
+// `form.id` is the field named "id", if there is one; the attribute is always the id.
 const idOf = (node) => node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("id") : null;
 
 function same(one, other) {
@@ -20,7 +21,7 @@ function morph(old, fresh) {
     if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
     return;
   }
-  // What somebody may be filling in stays as it is; a part of another kind in its place is new.
+  // A form that may be partly filled in stays; a part with another key is new.
   if (old.hasAttribute("data-keep") && old.getAttribute("data-keep") === fresh.getAttribute("data-keep")) return;
   morphAttributes(old, fresh);
   if (isPointedAt(old)) morphInPlace(old, fresh);
@@ -57,17 +58,17 @@ function morphChildren(old, fresh) {
   }
   while (at) {
     const next = at.nextSibling;
-    if (!isMarked(at)) at.remove();
+    if (!isSelected(at)) at.remove();
     at = next;
   }
 }
 
-// A row that somebody has marked stays, also when newer ones have pushed it off the page.
-function isMarked(node) {
+// A selected row stays, also when newer rows have pushed it off the page.
+function isSelected(node) {
   return node.nodeName === "TR" && node.querySelector("input[name=id]:checked") !== null;
 }
 
-// Rows stay where they are while somebody is about to press one: what they say changes, and what is new waits.
+// Rows keep their position while one is hovered or focused: their content changes, and new rows wait.
 let waiting = 0;
 
 function isPointedAt(part) {
@@ -91,7 +92,7 @@ let timer = 0;
 const liveSwitch = document.querySelector("[data-live-switch]");
 const main = document.querySelector("main[data-live]");
 
-// A log that is read at its end stays there; one that is read further up stays where it is.
+// A log that is scrolled to its end stays at the end.
 const isAtEnd = (log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
 const toEnd = (log) => { log.scrollTop = log.scrollHeight; };
 
@@ -118,7 +119,7 @@ async function refresh() {
     morph(main, fresh.querySelector("main"));
     ends.forEach(toEnd);
     mark();
-    // A look that costs the server much is taken more seldom.
+    // Slow responses make the refreshes less frequent.
     wait = Math.min(Math.max(EVERY, 3 * (performance.now() - asked)), LONGEST_WAIT);
     liveSwitch.classList.remove("lost");
     liveSwitch.textContent = waiting ? `live, ${waiting} new` : "live";
@@ -133,7 +134,7 @@ async function refresh() {
 
 function lose() {
   liveSwitch.classList.add("lost");
-  liveSwitch.textContent = "no answer";
+  liveSwitch.textContent = "offline";
 }
 
 function schedule() {
@@ -143,7 +144,7 @@ function schedule() {
 function hold(still) {
   held = still;
   liveSwitch.setAttribute("aria-pressed", String(!held));
-  liveSwitch.textContent = held ? "held" : "live";
+  liveSwitch.textContent = held ? "paused" : "live";
   if (!held) refresh();
 }
 
@@ -159,13 +160,13 @@ function startLive() {
 async function copy(button) {
   const text = button.dataset.copyText
     ?? (button.dataset.copyLink && location.origin + button.dataset.copyLink)
-    ?? button.parentElement.querySelector("pre").textContent;
+    ?? button.parentElement.querySelector(":scope > pre, :scope > .raw > pre").textContent;
   await navigator.clipboard.writeText(text);
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 }
 
-// --- Keys. A single key moves the focus, it never decides or changes anything.
+// --- Keys. A single key moves the focus; it never decides or changes anything.
 
 let current = null;
 let goes = false;
@@ -178,7 +179,7 @@ function mark() {
 
 function move(step) {
   const all = rows();
-  if (!all.length) return turn(step);
+  if (!all.length) return openNeighbor(step);
   const at = all.findIndex((row) => row.id === current);
   const row = all[at < 0 ? (step > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + step, 0), all.length - 1)];
   current = row.id;
@@ -187,14 +188,16 @@ function move(step) {
   row.scrollIntoView({ block: "nearest" });
 }
 
-// Where there are no rows the page itself may be one of a row.
-function turn(step) {
+// A page without rows may itself have a next and a previous one.
+function openNeighbor(step) {
   document.querySelector(`main a[rel=${step > 0 ? "next" : "prev"}]`)?.click();
 }
 
 function tick() {
   const box = document.getElementById(current)?.querySelector("input[type=checkbox]");
-  if (box) box.checked = !box.checked;
+  if (!box) return;
+  box.checked = !box.checked;
+  updateSelection();
 }
 
 function goTo(letter) {
@@ -234,11 +237,11 @@ function focusOf(key) {
   return button && (() => button.focus());
 }
 
-// --- Small things.
+// --- Forms. A second click must never act on something else than the first.
 
 function enliven(part) {
   for (const button of part.querySelectorAll("[data-copy], [data-copy-text], [data-copy-link]")) button.hidden = false;
-  for (const one of part.querySelectorAll("[data-mark-all], [data-script]")) one.hidden = false;
+  for (const one of part.querySelectorAll("[data-select-all], [data-script]")) one.hidden = false;
   for (const log of part.querySelectorAll("[data-tail]")) toEnd(log);
 }
 
@@ -248,11 +251,35 @@ function onClick(event) {
 }
 
 function onChange(event) {
-  if (!event.target.matches("[data-mark-all]")) return;
-  for (const box of document.querySelectorAll("tbody input[name=id]")) box.checked = event.target.checked;
+  if (event.target.matches("[data-select-all]")) {
+    for (const box of document.querySelectorAll("tbody input[name=id]")) box.checked = event.target.checked;
+  }
+  updateSelection();
 }
 
-// The token of a link is in the fragment, which no server sees; from there it goes into the body of a form.
+// Actions on selected jobs need a selection.
+function updateSelection() {
+  const scope = document.getElementById("scope");
+  if (!scope) return;
+  const isMissing = scope.value === "selected" && !document.querySelector("tbody input[name=id]:checked");
+  for (const button of document.querySelectorAll("[data-needs-selection]")) button.disabled = isMissing;
+  document.querySelector("[data-selection-hint]").hidden = !isMissing;
+}
+
+// The buttons of a page that replaced another one wait a moment: they may be under a click meant for the other page.
+function guard() {
+  const all = document.querySelector("main .notice") ? "main form[method=post]" : "form[data-guard]";
+  const buttons = [...document.querySelectorAll(`:is(${all}) button:not([hidden])`)];
+  for (const button of buttons) button.setAttribute("aria-disabled", "true");
+  setTimeout(() => { for (const button of buttons) button.removeAttribute("aria-disabled"); }, GUARD);
+}
+
+// A page that the back button restores may show forms of what was decided since.
+function onPageShow(event) {
+  if (event.persisted) location.reload();
+}
+
+// The token of a link is in the URL fragment, which is never sent to a server; it goes into the body of a form.
 function takeFragment() {
   const form = document.querySelector("form[data-fragment]");
   const token = location.hash.slice(1);
@@ -262,40 +289,54 @@ function takeFragment() {
   form.requestSubmit();
 }
 
-// An address says only what is looked for, and can be read.
+// A form is submitted once; a filter puts only its filled fields into the address.
 function onSubmit(event) {
   const form = event.target;
-  if (!form.matches("form.filter")) return;
-  event.preventDefault();
-  const said = [...new FormData(form)].filter(([, value]) => value.trim());
-  location.assign(form.getAttribute("action") + (said.length ? `?${new URLSearchParams(said)}` : ""));
+  if (form.matches("form.filter")) {
+    event.preventDefault();
+    const filled = [...new FormData(form)].filter(([, value]) => value.trim());
+    location.assign(form.getAttribute("action") + (filled.length ? `?${new URLSearchParams(filled)}` : ""));
+  } else if (form.method === "post") {
+    const isGuarded = event.submitter?.getAttribute("aria-disabled") === "true";
+    if (isGuarded || form.hasAttribute("data-submitted")) return event.preventDefault();
+    form.setAttribute("data-submitted", "");
+    held = true;  // a refresh of this page is no longer of use
+  }
 }
 
-// What was just said is read first, and not said again when the page is loaded again.
-function forgetSaid() {
+// The notice of an action is read out first, and not shown again on reload.
+function showNotice() {
   const url = new URL(location.href);
-  if (!url.searchParams.has("said")) return;
-  const said = document.querySelector(".said");
-  url.searchParams.delete("said");
+  if (!url.searchParams.has("notice")) return;
+  const notice = document.querySelector(".notice");
+  url.searchParams.delete("notice");
   url.searchParams.delete("n");
   history.replaceState(null, "", url);
-  if (!said) return;
-  document.querySelector("main").before(said);
-  said.tabIndex = -1;
-  said.focus();  // so that it is read out, and the next Tab goes on from there
+  if (!notice) return;
+  document.querySelector("main").before(notice);
+  notice.tabIndex = -1;
+  notice.focus();  // screen readers read it, and the next Tab continues after it
 }
 
-// Where the way to other pages is wider than the screen, it shows where one is.
-function showPlace() {
+function focusFirstError() {
+  document.querySelector("main [aria-invalid=true]")?.focus();
+}
+
+// Scroll a navigation bar that is wider than the screen to the current page.
+function showCurrentPage() {
   document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 enliven(document);
-showPlace();
+showCurrentPage();
+guard();
+updateSelection();
 document.addEventListener("keydown", onKey);
 document.addEventListener("click", onClick);
 document.addEventListener("change", onChange);
 document.addEventListener("submit", onSubmit);
+window.addEventListener("pageshow", onPageShow);
 takeFragment();
-forgetSaid();
+showNotice();
+focusFirstError();
 if (main) startLive();

@@ -23,6 +23,10 @@ class OperationStore(Protocol):
         """Those jobs that have been redriven."""
         ...
 
+    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
+        """Return the ids of dead letters that were not redriven, newest first."""
+        ...
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

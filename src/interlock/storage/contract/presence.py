@@ -13,11 +13,13 @@ class PresenceStore(Protocol):
     """The part of a store that keeps who was seen asking for work, and reads what is around a job."""
 
     async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
-        """Keep what workers asked for last, and that they were here now."""
+        """Record what workers asked for last, and when; delete those that ask for nothing more."""
         ...
 
-    async def workers(self, tenant: str, *, after: str = "", limit: int) -> list[Presence]:
-        """Workers by name, from one on: those that were seen, and those that hold a lease."""
+    async def workers(
+        self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
+    ) -> list[Presence]:
+        """List workers by name: those that polled (within some seconds), and those that hold a lease."""
         ...
 
     async def forget_workers(self, older_than_seconds: float, limit: int) -> int:

@@ -45,6 +45,9 @@ class OperationVerbs(ABC):
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
         return {row[0] for row in await self._fetch(call("redriven", 2), tenant, list(job_ids))}
 
+    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
+        return [row[0] for row in await self._fetch(call("dead_letters", 2), tenant, limit)]
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

@@ -33,11 +33,15 @@ class WhyVerbs(ABC):
     async def now(self) -> int: ...
 
     async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
-        asks = {s.worker: asks_to_text(s.asks) for s in sightings}
+        asks = {s.worker: asks_to_text(s.asks) for s in sightings if s.asks}
         await self._fetch("select interlock.note_workers($1, $2, $3)", tenant, list(asks), list(asks.values()))
+        if stopped := [s.worker for s in sightings if not s.asks]:
+            await self._fetch("select interlock.stop_workers($1, $2)", tenant, stopped)
 
-    async def workers(self, tenant: str, *, after: str = "", limit: int) -> list[Presence]:
-        rows = await self._fetch(call("workers", 4), tenant, after, limit, MOST_NAMED)
+    async def workers(
+        self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
+    ) -> list[Presence]:
+        rows = await self._fetch(call("workers", 5), tenant, after, limit, MOST_NAMED, within_seconds)
         return [_presence(*row) for row in rows]
 
     async def forget_workers(self, older_than_seconds: float, limit: int) -> int:

@@ -35,6 +35,13 @@ class OperationRoutes(Routing):
     async def redriven(self, tenant: str, job_ids: Sequence[str]) -> set[str]:
         return set().union(*await self._each(tenant, lambda store: store.redriven(tenant, job_ids)))
 
+    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
+        """Job ids begin with their time, so that they sort by age across shards."""
+        pages = await self._each(tenant, lambda store: store.dead_letters(tenant, limit=limit))
+        found = sorted({id for page in pages for id in page}, reverse=True)[:limit]
+        again = await self.redriven(tenant, found) if len(pages) > 1 else set()
+        return [id for id in found if id not in again]
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

@@ -74,8 +74,12 @@ class RegistryRoutes(Routing):
     async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
         await self._each(tenant, lambda store: store.note_workers(tenant, sightings))
 
-    async def workers(self, tenant: str, *, after: str = "", limit: int) -> list[Presence]:
-        pages = await self._each(tenant, lambda store: store.workers(tenant, after=after, limit=limit))
+    async def workers(
+        self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
+    ) -> list[Presence]:
+        pages = await self._each(
+            tenant, lambda store: store.workers(tenant, after=after, limit=limit, within_seconds=within_seconds)
+        )
         if len(pages) == 1:
             return pages[0]
         by_name: dict[str, Presence] = {}

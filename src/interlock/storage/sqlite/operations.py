@@ -53,6 +53,10 @@ class OperationVerbs(ABC):
         facts = {"tenant": tenant, "ids": json.dumps(job_ids)}
         return await self._read(lambda c: {id for (id,) in c.rows(_SQL["redriven"], facts)})
 
+    async def dead_letters(self, tenant: str, *, limit: int) -> list[str]:
+        facts = {"tenant": tenant, "limit": limit}
+        return await self._read(lambda c: [id for (id,) in c.rows(_SQL["dead_letters"], facts)])
+
     async def children_after(
         self, tenant: str, parents: Sequence[str], after: tuple[str, int] | None, *, limit: int
     ) -> list[Child]:

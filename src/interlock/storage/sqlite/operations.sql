@@ -15,6 +15,14 @@ WHERE b.tenant = :tenant AND b.redrive_of = :id AND b.redrive_of IS NOT NULL ORD
 SELECT i.value FROM json_each(:ids) i WHERE EXISTS (SELECT 1 FROM job_body b INDEXED BY job_redrive
   WHERE b.tenant = :tenant AND b.redrive_of = i.value AND b.redrive_of IS NOT NULL);
 
+-- name: dead_letters
+-- Dead letters that were not redriven, newest first.
+SELECT j.id FROM job j INDEXED BY job_setback
+WHERE j.tenant = :tenant AND j.status = 'dead_letter' AND j.status <> 'queued' AND j.status <> 'running' AND j.status <> 'succeeded'
+  AND j.status <> 'waiting_for_approval' AND NOT EXISTS (SELECT 1 FROM job_body b INDEXED BY job_redrive
+    WHERE b.tenant = :tenant AND b.redrive_of = j.id AND b.redrive_of IS NOT NULL)
+ORDER BY j.seq DESC LIMIT :limit;
+
 -- name: copy_checkpoint
 INSERT INTO job_checkpoint (tenant, job_id, seq, data, sanitized, at)
 SELECT tenant, :target, seq, data, sanitized, at FROM job_checkpoint WHERE tenant = :tenant AND job_id = :source;

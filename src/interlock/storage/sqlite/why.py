@@ -37,13 +37,22 @@ class WhyVerbs(ABC):
 
     async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
         def write(c: Connection) -> None:
-            c.db.executemany(_SQL["note"], [(tenant, s.worker, asks_to_text(s.asks), c.now) for s in sightings])
+            c.db.executemany(
+                _SQL["note"], [(tenant, s.worker, asks_to_text(s.asks), c.now) for s in sightings if s.asks]
+            )
+            c.db.executemany(_SQL["stopped"], [(tenant, s.worker) for s in sightings if not s.asks])
 
         await self._write(write)
 
-    async def workers(self, tenant: str, *, after: str = "", limit: int) -> list[Presence]:
-        facts = {"tenant": tenant, "after": after, "limit": limit}
-        return await self._read(lambda c: [_presence(row) for row in c.rows(_SQL["workers"], facts)])
+    async def workers(
+        self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
+    ) -> list[Presence]:
+        def read(c: Connection) -> list[Presence]:
+            since = None if within_seconds is None else c.read_clock() - round(within_seconds * SECOND)
+            facts = {"tenant": tenant, "after": after, "limit": limit, "since": since}
+            return [_presence(row) for row in c.rows(_SQL["workers"], facts)]
+
+        return await self._read(read)
 
     async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
         def write(c: Connection) -> int:

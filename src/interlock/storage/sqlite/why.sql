@@ -2,6 +2,10 @@
 INSERT INTO worker (tenant, name, asks, first_seen_at, last_seen_at) VALUES (?1, ?2, ?3, ?4, ?4)
 ON CONFLICT DO UPDATE SET asks = excluded.asks, last_seen_at = excluded.last_seen_at;
 
+-- name: stopped
+-- Delete a worker that has stopped.
+DELETE FROM worker WHERE tenant = ?1 AND name = ?2;
+
 -- name: workers
 -- Workers that were seen, and those that only their leases tell of.
 WITH held AS MATERIALIZED (
@@ -9,7 +13,7 @@ WITH held AS MATERIALIZED (
   WHERE tenant = :tenant AND status = 'running' AND worker > :after GROUP BY worker
 )
 SELECT n.name, coalesce(w.asks, '[]'), w.first_seen_at, w.last_seen_at, coalesce(h.running, 0), coalesce(h.ids, '[]')
-FROM (SELECT name FROM worker WHERE tenant = :tenant AND name > :after UNION SELECT name FROM held) n
+FROM (SELECT name FROM worker WHERE tenant = :tenant AND name > :after AND (:since IS NULL OR last_seen_at >= :since) UNION SELECT name FROM held) n
 LEFT JOIN worker w ON w.tenant = :tenant AND w.name = n.name LEFT JOIN held h ON h.name = n.name
 ORDER BY n.name LIMIT :limit;
 

@@ -27,6 +27,15 @@ begin
     where exists (select from interlock.job k where k.tenant = p_tenant and k.redrive_of = u.id);
 end $$;
 
+-- Dead letters that were not redriven, newest first.
+create or replace function interlock.dead_letters(p_tenant text, p_limit integer) returns setof uuid language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select s.job_id from interlock.setback s where s.tenant = p_tenant and s.status = 'dead_letter'
+    and not exists (select from interlock.job k where k.tenant = p_tenant and k.redrive_of = s.job_id)
+    order by s.seq desc limit p_limit;
+end $$;
+
 -- Gives a new job what another has saved: its steps up to the last one of a name, or all of them and its checkpoint. A job that has
 -- steps was given them by the same call before its connection broke.
 create or replace function interlock.copy_progress(p_tenant text, p_source uuid, p_target uuid, p_through text) returns void language plpgsql as $$

@@ -7,8 +7,15 @@ begin
   on conflict (tenant, name) do update set asks = excluded.asks, last_seen_at = excluded.last_seen_at;
 end $$;
 
+-- Deletes workers that have stopped.
+create or replace function interlock.stop_workers(p_tenant text, p_names text[]) returns void language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  delete from interlock.worker w where w.tenant = p_tenant and w.name = any(p_names);
+end $$;
+
 -- Workers that were seen, and those that only their leases tell of.
-create or replace function interlock.workers(p_tenant text, p_after text, p_limit integer, p_most integer)
+create or replace function interlock.workers(p_tenant text, p_after text, p_limit integer, p_most integer, p_within_seconds double precision)
 returns table (name text, asks text, first_seen_at timestamptz, last_seen_at timestamptz, running bigint, job_ids uuid[]) language plpgsql as $$
 begin
   perform set_config('interlock.tenant', p_tenant, true);
@@ -18,6 +25,8 @@ begin
     where l.tenant = p_tenant and l.worker > p_after group by l.worker
   ), seen as materialized (
     select w.* from interlock.worker w where w.tenant = p_tenant and w.name > p_after
+      and (p_within_seconds is null or w.last_seen_at >= interlock.clock() - make_interval(secs => p_within_seconds)
+        or exists (select from interlock.lease l where l.tenant = p_tenant and l.worker = w.name))
   )
   select coalesce(s.name, h.worker), coalesce(s.asks, '[]'), s.first_seen_at, s.last_seen_at, coalesce(h.n, 0), coalesce(h.ids, '{}')
   from seen s full join held h on h.worker = s.name order by coalesce(s.name, h.worker) limit p_limit;

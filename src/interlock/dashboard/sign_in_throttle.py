@@ -1,4 +1,4 @@
-"""Wrong guesses of a secret, counted by where they come from."""
+"""Throttle for wrong tokens, by network address."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-MOST_GUESSES: Final = 20
+MAX_WRONG_ATTEMPTS: Final = 20
 WINDOW_SECONDS: Final = 60.0
-MOST_ADDRESSES: Final = 10_000
+MAX_ADDRESSES: Final = 10_000
 
 
 class _Count(NamedTuple):
@@ -18,22 +18,22 @@ class _Count(NamedTuple):
     until: float
 
 
-class Guesses:
-    """Whoever has guessed wrong too often waits out the minute; right guesses are never counted."""
+class SignInThrottle:
+    """Counts wrong tokens per address and minute; correct tokens are never counted."""
 
     def __init__(self, *, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._counts: OrderedDict[str, _Count] = OrderedDict()  # the oldest window first
 
     def seconds_to_wait(self, address: str) -> float:
-        """How long this caller has to wait before the next guess; 0 for almost everybody."""
+        """Return the seconds until this address may try another token; 0 below the limit."""
         count = self._current(address)
-        return count.until - self._seconds() if count.wrong >= MOST_GUESSES else 0.0
+        return count.until - self._seconds() if count.wrong >= MAX_WRONG_ATTEMPTS else 0.0
 
-    def note_wrong(self, address: str) -> None:
+    def record_failure(self, address: str) -> None:
         count = self._current(address)
         self._counts[_network(address)] = count._replace(wrong=count.wrong + 1)
-        if len(self._counts) > MOST_ADDRESSES:
+        if len(self._counts) > MAX_ADDRESSES:
             self._counts.popitem(last=False)
 
     def _current(self, address: str) -> _Count:
@@ -44,7 +44,7 @@ class Guesses:
 
 
 def _network(address: str) -> str:
-    """One machine has as many IPv6 addresses as it likes, but one network."""
+    """Return the /64 network of an IPv6 address, since one machine can use all of its addresses."""
     try:
         known = ipaddress.ip_address(address)
     except ValueError:

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser
 
 from interlock.dashboard.app import pages
-from interlock.dashboard.ways import WAYS
+from interlock.dashboard.navigation import NAVIGATION
 from interlock.domain.approval import GateStatus
 from tests.dashboard import scene
 from tests.dashboard.conftest import Board, follow
@@ -17,7 +17,7 @@ from tests.support.eventually import PATIENCE_SECONDS
 
 def test_the_way_to_a_page_is_shown_to_whoever_may_look_at_it() -> None:
     roles = {page.path: page.roles for page in pages() if page.method == "GET"}
-    assert {way.path: way.roles for way in WAYS} == {way.path: roles[way.path] for way in WAYS}
+    assert {way.path: way.roles for way in NAVIGATION} == {way.path: roles[way.path] for way in NAVIGATION}
 
 
 async def test_whoever_only_approves_is_led_to_what_waits_and_decides_it(
@@ -37,8 +37,8 @@ async def test_whoever_only_approves_is_led_to_what_waits_and_decides_it(
     answer = await page.goto(f"{guarded.url}/jobs")
     assert answer is not None
     assert answer.status == 403
-    assert "this needs the role read" in await page.inner_text("main")
-    await follow(page.get_by_role("link", name="To the approvals"))
+    assert "missing role: read is required" in await page.inner_text("main")
+    await follow(page.get_by_role("link", name="Back to approvals"))
     assert await page.inner_text("h1") == "Approvals"
 
 

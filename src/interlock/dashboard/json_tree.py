@@ -1,4 +1,4 @@
-"""JSON as a tree that a template can walk; every number is shown as it was written."""
+"""JSON as a tree for templates; numbers keep their spelling."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-MOST_NODES: Final = 1_500
-LONGEST_SHOWN: Final = 64 * 1024
-LONGEST_TEXT: Final = 4_000
+MAX_NODES: Final = 1_500
+MAX_TREE_BYTES: Final = 64 * 1024
+MAX_PREVIEW_LENGTH: Final = 4_000
 
 
 class Node(NamedTuple):
-    """A value with its name; `kind` is what it is, `text` how it reads, `children` what is inside."""
+    """A value with its name, kind, display text and children."""
 
     name: str | None
     kind: str
@@ -21,7 +21,7 @@ class Node(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A whole value: its tree if that is small enough to be looked at, and its size."""
+    """A whole value with its size; `root` is None if the tree would be too large to display."""
 
     root: Node | None
     text: str
@@ -33,26 +33,26 @@ class Tree(NamedTuple):
 
 
 class _Number(str):
-    """A number in its own spelling."""
+    """A number as it was spelled."""
 
 
 def tree(text: str | None) -> Tree | None:
-    """A JSON text for people; a large one only by its beginning."""
+    """Return the tree of a JSON text, or only the beginning of a large text."""
     if text is None:
         return None
     size = len(text.encode())
-    if size > LONGEST_SHOWN:
-        return Tree(None, text[:LONGEST_TEXT], size)
+    if size > MAX_TREE_BYTES:
+        return Tree(None, text[:MAX_PREVIEW_LENGTH], size)
     value = json.loads(text, parse_int=_Number, parse_float=_Number, object_pairs_hook=_Pairs)
-    budget = iter(range(MOST_NODES))
+    budget = iter(range(MAX_NODES))
     root = _node(None, value, budget)
     if next(budget, None) is None:
-        return Tree(None, text[:LONGEST_TEXT], size)
+        return Tree(None, text[:MAX_PREVIEW_LENGTH], size)
     return Tree(root, text, size)
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object with its names in the order they came."""
+    """An object as pairs, in their order and with duplicates."""
 
 
 def _node(name: str | None, value: Any, budget: Iterator[int]) -> Node:
