@@ -90,7 +90,7 @@ def filter_labels(query: Fields) -> list[tuple[str, str]]:
 
 
 def _time(query: Fields, name: str) -> str:
-    """Return the value of a time field; one that is no time is returned as it was sent."""
+    """Return the value of a time field; an invalid one is returned as it was sent."""
     try:
         return local(query.timestamp(name))
     except Invalid:

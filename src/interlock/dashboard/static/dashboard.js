@@ -237,7 +237,7 @@ function focusOf(key) {
   return button && (() => button.focus());
 }
 
-// --- Forms. A second click must never act on something else than the first.
+// --- Forms. A second click must never act on another item than the first.
 
 function enliven(part) {
   for (const button of part.querySelectorAll("[data-copy], [data-copy-text], [data-copy-link]")) button.hidden = false;
