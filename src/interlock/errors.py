@@ -32,6 +32,7 @@ Error
 │   ├── UnknownType            a type that is not registered, where that is demanded
 │   └── UnknownAgent           likewise for an agent
 ├── ArtifactLost          500  the bytes of an artifact are missing or damaged
+├── ArtifactsNotConfigured  501  no place for artifacts is set up
 ├── Unavailable           503  the database cannot be reached now
 │   ├── Indeterminate          the connection broke around a commit
 │   └── TenantMoved            the tenant lives on another shard, or is on its way there
@@ -304,7 +305,8 @@ class TooLarge(Error):
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         self.what, self.size, self.limit = what, size, limit
-        super().__init__(f"{what} has {size} bytes; at most {limit} are taken")
+        way_out = "; store it as an artifact and name that in the result" if what == "result" else ""
+        super().__init__(f"{what} has {size} bytes; at most {limit} are taken{way_out}")
 
 
 class Fault(NamedTuple):
@@ -408,6 +410,16 @@ class Indeterminate(Unavailable):
 
     code = "indeterminate"
     public = "the connection to the database broke; the change may or may not have happened, repeat the call"
+
+
+class ArtifactsNotConfigured(Error):
+    """No place for artifacts is set up; to try again does not help."""
+
+    code = "artifacts_not_configured"
+    status = 501
+
+    def __init__(self) -> None:
+        super().__init__("no place for artifacts is set up; name a directory or a bucket in the setting artifacts")
 
 
 class TenantMoved(Unavailable):

@@ -17,6 +17,7 @@ from interlock.domain.principal import Principal
 from interlock.engine import intake
 from interlock.engine.engine import Engine
 from interlock.errors import (
+    ArtifactsNotConfigured,
     Invalid,
     LeaseLost,
     NotFound,
@@ -265,7 +266,7 @@ async def test_a_fence_that_cannot_be_one_is_refused(files: Engine, who: Princip
 async def test_without_a_place_for_bytes_only_links_are_taken(store: Store, who: Principal) -> None:
     engine = Engine(merged(store))
     holder = await grant(engine, who)
-    with pytest.raises(Unavailable, match="no place for artifacts"):
+    with pytest.raises(ArtifactsNotConfigured, match="no place for artifacts"):
         await put(engine, holder)
     assert (await engine.artifacts.link(TENANT, holder, "a", "https://example.org")).url == "https://example.org"
     assert await engine.artifacts.collect_orphans() == 0

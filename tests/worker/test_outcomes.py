@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ import interlock
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from interlock.domain.usage import summed
+from interlock.storage.contract import Store
+from interlock.storage.objects.directory import Directory
 from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import SECOND, ManualClock
@@ -160,6 +164,27 @@ async def test_a_result_beyond_the_limit_fails_the_job_instead_of_running_it_for
     await app.drain()
     job = await app.job(handle.id)
     assert (job.status, error_of(job)["kind"]) == (Status.FAILED, "result_too_large")
+
+
+async def test_a_result_beyond_the_limit_is_stored_as_an_artifact(store: Store, tmp_path: Path) -> None:
+    app = StoreApp(store, Directory(tmp_path / "artifacts"))
+
+    @app.task
+    async def talkative() -> str:
+        return "x" * 300_000
+
+    handle = await talkative.enqueue()
+    await app.drain()
+    job = await app.job(handle.id)
+    assert job.status == Status.SUCCEEDED
+    named = json.loads(job.result or "")["artifact"]
+    (kept,) = await app.engine.artifacts.list(TENANT, job.id)
+    content = b'"' + b"x" * 300_000 + b'"'
+    assert (named["id"], named["name"], named["size"]) == (kept.id, "result.json", len(content))
+    assert named["sha256"] == hashlib.sha256(content).hexdigest() == (kept.sha256 or b"").hex()
+    assert "result.json" in (job.result_summary or "")
+    download = await app.engine.artifacts.read(TENANT, job.id, kept.id)
+    assert b"".join([chunk async for chunk in download.chunks]) == content
 
 
 async def test_a_result_with_odd_text_is_mended_not_lost(app: StoreApp) -> None:

@@ -18,7 +18,7 @@ from interlock.domain.artifact import Artifact, File, Holder, Link, NewArtifact,
 from interlock.domain.text import is_visible_name
 from interlock.engine.answers import answered
 from interlock.engine.intake import Intake
-from interlock.errors import ArtifactLost, Error, Invalid, NotFound, Unavailable
+from interlock.errors import ArtifactLost, ArtifactsNotConfigured, Error, Invalid, NotFound
 from interlock.storage.contract import Objects, Store
 from interlock.wire import Limits
 
@@ -267,8 +267,7 @@ class Artifacts:
 
     def _place(self) -> Objects:
         if self._objects is None:
-            missing = "no place for artifacts is set up; name a directory or a bucket in the setting artifacts"
-            raise Unavailable(missing, public=missing)
+            raise ArtifactsNotConfigured
         return self._objects
 
 

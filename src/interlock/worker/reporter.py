@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
 from interlock.client.port import Client
+from interlock.domain.artifact import File, Holder
 from interlock.domain.decide import Complete, Finish, Release
 from interlock.domain.job import Receipt, Refused
 from interlock.domain.progress import Report
-from interlock.errors import Conflict, Error, Fatal, Invalid, Malformed, NotFound, TooLarge, Unavailable, WouldDeadlock
+from interlock.errors import (
+    ArtifactsNotConfigured,
+    Conflict,
+    Error,
+    Fatal,
+    Invalid,
+    Malformed,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    WouldDeadlock,
+)
 from interlock.worker.executor import in_place_of
 from interlock.worker.heart import Heart
 from interlock.worker.patience import Patience
@@ -21,6 +35,7 @@ from interlock.worker.run import Run
 T = TypeVar("T")
 A = TypeVar("A")
 AT_ONCE: Final = 1000
+LARGE_RESULT: Final = "result.json"
 ODD_TRIES: Final = 10
 Ended = tuple[Run, Finish]
 
@@ -98,7 +113,7 @@ class Reporter:
             return
         for (run, order), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Refused):
-                self._refused(run, order, answer.error)
+                await self._refused(run, order, answer.error)
             else:
                 self._settled(run)
                 self._note(run, order, answer)
@@ -140,7 +155,32 @@ class Reporter:
                 if isinstance(answer, Refused):
                     self._log.warning("events were refused", job=run.job.id, error=str(answer.error))
 
-    def _refused(self, run: Run, order: Finish, error: Error) -> None:
+    async def _as_artifact(self, run: Run, order: Complete, error: TooLarge) -> Finish:
+        """A result that is too large to be stored with the job, as an artifact that the result names."""
+        content = (order.result or "").encode(errors="backslashreplace")
+        file = File(LARGE_RESULT, content, "application/json")
+
+        async def attach(file: File) -> str | Error:
+            try:
+                return await self._client.attach(Holder(*run.holder), file)
+            except (ArtifactsNotConfigured, TooLarge, Invalid, Malformed) as other:
+                return other
+
+        id = await self._insist(attach, file)
+        if isinstance(id, Error):
+            self._log.warning("a large result was not stored as an artifact", job=run.job.id, error=str(id))
+            return in_place_of(order, run, error)
+        named = {"id": id, "name": LARGE_RESULT, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        summary = order.result_summary or f"The result has {len(content)} bytes and is the artifact {LARGE_RESULT}."
+        return order._replace(result=json.dumps({"artifact": named}), result_summary=summary)
+
+    async def _refused(self, run: Run, order: Finish, error: Error) -> None:
+        if isinstance(order, Complete) and isinstance(error, TooLarge):
+            try:
+                self._waiting.append((run, await self._as_artifact(run, order, error)))
+                return
+            except (Conflict, NotFound) as lost:
+                error = lost
         if isinstance(order, (Complete, Release)) and isinstance(error, (TooLarge, Invalid, Malformed, WouldDeadlock)):
             self._waiting.append((run, in_place_of(order, run, error)))
             return

@@ -40,7 +40,7 @@ def code_of(error: Error) -> tuple[int, str]:
             return 409, "job_state_conflict"
         case _ if error.status in (400, 413, 416, 422):
             return 422, "invalid_queue_payload"
-        case _ if error.status == 503:
+        case _ if error.status in (501, 503):
             return 503, "queue_unavailable"
         case _:
             return 500, "queue_internal_error"
