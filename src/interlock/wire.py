@@ -15,6 +15,7 @@ import uuid_utils
 from interlock.domain import moment, policy, text
 from interlock.domain.destination import Allowance, admitted
 from interlock.domain.job import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, HistoryRow, NewJob
+from interlock.domain.operator_log import LogRow
 from interlock.domain.registry import NO_DEFAULTS, Defaults
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS, Backoff
 from interlock.errors import Error, Invalid, NotFound, TooLarge
@@ -347,6 +348,19 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
     path = path.rstrip("`").partition("[...]")[0].strip(".")
     pointer = "/" + path.replace(".", "/").replace("[", "/").replace("]", "") if path else ""
     return Invalid(message, pointer=pointer.replace("//", "/"))
+
+
+def log_to_dict(row: LogRow) -> dict[str, Any]:
+    """A row of the audit log as the API shows it."""
+    return {
+        "seq": row.seq,
+        "actor": row.actor,
+        "action": row.action,
+        "object": row.object,
+        "details": None if row.details is None else msgspec.Raw(row.details.encode()),
+        "at": when(row.at),
+        "hash": row.hash.hex(),
+    }
 
 
 def history_to_dict(row: HistoryRow) -> dict[str, Any]:

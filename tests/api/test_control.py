@@ -393,6 +393,26 @@ async def test_old_jobs_are_pruned_and_the_rest_verifies(api: Api) -> None:
     assert len(api.ok(await api.get("/v1/audit/head"))["head"]) == 64
 
 
+async def test_the_audit_log_lists_what_operators_did_oldest_first(api: Api) -> None:
+    await api.enqueue(type="mail")
+    api.ok(await api.post("/v1/queues/mail/pause", {"reason": "down"}), 204)
+    api.ok(await api.post("/v1/queues/mail/resume"), 204)
+    api.ok(await api.put("/v1/agents/worker/reader", {"max_concurrency": 2}))
+    minted = [row for row in api.ok(await api.get("/v1/audit/log"))["items"] if row["action"].startswith("token.")]
+    first = api.ok(await api.get(f"/v1/audit/log?limit={len(minted) + 2}"))
+    first["items"] = [row for row in first["items"] if row not in minted]
+    assert [(row["action"], row["object"]) for row in first["items"]] == [
+        ("queue.pause", "mail"), ("queue.resume", "mail"),
+    ]  # fmt: skip
+    assert first["items"][0]["details"] == {"reason": "down"}
+    assert set(first["items"][0]) == {"seq", "actor", "action", "object", "details", "at", "hash"}
+    assert len(first["items"][0]["hash"]) == 64
+    rest = api.ok(await api.get(f"/v1/audit/log?cursor={first['next_cursor']}"))
+    assert [(row["action"], row["object"]) for row in rest["items"]] == [("agent.set", "worker/reader")]
+    assert rest["next_cursor"] is None
+    assert pointer(await api.get("/v1/audit/log?limit=0")) == "/limit"
+
+
 async def _listed(api: Api, name: str) -> bool:
     return name in [one["name"] for one in api.ok(await api.get("/v1/workers"))["items"]]
 

@@ -79,6 +79,7 @@ WHO: dict[str, set[str]] = {
     "POST /v1/prune": {"admin"},
     "GET /v1/audit/verify": {"admin"},
     "GET /v1/audit/head": {"admin"},
+    "GET /v1/audit/log": {"read"},
     "GET /v1/me": set(ROLES),
     "GET /metrics": {"operate"},
 }  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,23 @@ def test_an_export_is_a_json_line_for_every_row(cli: CLI, ids: list[str]) -> Non
     assert done.stderr == "interlock: 3 rows of 3 jobs exported\n"
     everybody = cli("audit", "export", "--all-tenants").stdout.splitlines()
     assert [json.loads(line)["tenant"] for line in everybody] == ["default"] * 3 + ["other"]
+
+
+def test_the_log_lists_what_operators_did_and_is_exported_behind_the_histories(cli: CLI, ids: list[str]) -> None:
+    assert cli("queues", "pause", "t", "--reason", "down").returncode == 0
+    assert cli("queues", "resume", "t").returncode == 0
+    rows: Any = cli.json("audit", "log")["items"]
+    assert [(row["seq"], row["action"], row["object"]) for row in rows] == [
+        (1, "queue.pause", "t"), (2, "queue.resume", "t"),
+    ]  # fmt: skip
+    assert cli.json("audit", "log", "--after", "1")["items"] == rows[1:]
+    assert cli.json("audit", "log", "--limit", "1")["items"] == rows[:1]
+    assert "queue.pause" in cli("audit", "log").stdout
+    assert cli("audit", "log", "--limit", "0").returncode == 4
+    lines = [json.loads(line) for line in cli("audit", "export").stdout.splitlines()]
+    assert [line.get("job_id") for line in lines] == [*ids, None, None]
+    assert [{"tenant": "default", **row} for row in rows] == lines[3:]
+    assert cli.json("audit", "verify")["ok"] is True
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -185,3 +186,16 @@ class Desk:
 
     async def verify(self) -> None:
         assert (await self.store.verify(self.tenant)).first_bad is None
+
+
+def facts(row: HistoryRow) -> dict[str, Any]:
+    """What the metadata of a row says, beside the digests of what the transition was about."""
+    told: dict[str, Any] = json.loads(row.metadata or "{}")
+    told.pop("digests", None)
+    return told
+
+
+def digests(row: HistoryRow) -> dict[str, str | None]:
+    """The digests that a row carries."""
+    found: dict[str, str | None] = json.loads(row.metadata or "{}").get("digests", {})
+    return found

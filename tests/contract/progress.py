@@ -33,3 +33,9 @@ async def tell(desk: Desk, report: Report) -> tuple[int, ...]:
     (answer,) = await desk.store.add_events(desk.tenant, [report])
     assert not isinstance(answer, Refused), answer
     return answer
+
+
+async def steps_of(desk: Desk, job_id: str) -> list[StepRow]:
+    """Everything that is kept of a job's steps."""
+    (found,) = await desk.store.steps(desk.tenant, [job_id], limit=1000)
+    return found

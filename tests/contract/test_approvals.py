@@ -17,7 +17,7 @@ from interlock.errors import (
     NotFound,
     NotRunning,
 )  # fmt: skip
-from tests.contract.builders import NEVER, Desk, beat, cancel, cancel_ack, complete, fail, release, revoke, save
+from tests.contract.builders import NEVER, Desk, beat, cancel, cancel_ack, complete, facts, fail, release, revoke, save
 from tests.contract.gates import (
     ADA,
     APPROVE,
@@ -57,7 +57,7 @@ async def test_a_job_that_opens_a_gate_gives_up_its_lease_and_waits(desk: Desk) 
     assert (gate.risk, gate.required, gate.on_deny, gate.votes) == ("high", 1, OnDeny.FAIL, ())
     assert (gate.opened_at, gate.expires_at) == (desk.clock.now, desk.clock.now + DAY * SECOND)
     row = (await desk.history(job.id))[-1]
-    assert (row.verb, row.actor, json.loads(row.metadata or "")) == (
+    assert (row.verb, row.actor, facts(row)) == (
         Verb.OPEN_GATE,
         "worker:w1",
         {"gate_id": order.gate_id},
@@ -139,7 +139,7 @@ async def test_an_approved_job_is_queued_and_its_next_run_knows_the_decision(des
     assert (queued.status, queued.run_at, queued.attempt, queued.gate_id) == (Status.QUEUED, desk.clock.now, 1, None)
     row = (await desk.history(job.id))[-1]
     assert (row.verb, row.actor, row.reason) == (Verb.DECIDE, ADA, "fine")
-    assert json.loads(row.metadata or "") == {"gate_id": gate.id, "decision": "approve", "run_at": when(desk.clock.now)}
+    assert facts(row) == {"gate_id": gate.id, "decision": "approve", "run_at": when(desk.clock.now)}
     again = await desk.again(job)
     assert (again.attempt, again.fence) == (1, job.fence + 1)
     assert (again.run_started_at, again.lease_expires_at) == (desk.clock.now, desk.clock.now + 30 * SECOND)

@@ -172,7 +172,12 @@ async def test_a_broken_row_stops_nothing_is_named_and_can_be_ended(
             assert (last.version, last.actor, last.reason) == (job.version, OPERATOR, reason)
         else:
             assert victim in (got + await desk.claimed(limit=10))
-    assert (await desk.store.verify(desk.tenant)).first_bad is None
+    first_bad = (await desk.store.verify(desk.tenant)).first_bad
+    if statement.startswith("DELETE FROM approval "):  # which no repair brings back
+        assert first_bad is not None
+        assert "the digest of request" in first_bad
+    else:
+        assert first_bad is None
     await desk.do(complete(await desk.job(waits[0])))
 
 

@@ -11,7 +11,7 @@ from interlock.domain.decide import Order
 from interlock.domain.job import Job, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import AlreadyFinished, NotFound
-from tests.contract.builders import NEVER, OPERATOR, Desk, cancel, cancel_ack, complete, fail, release
+from tests.contract.builders import NEVER, OPERATOR, Desk, cancel, cancel_ack, complete, facts, fail, release
 from tests.contract.doors import Door, job_in
 
 
@@ -30,7 +30,7 @@ async def test_a_job_that_does_not_run_is_cancelled_at_once(desk: Desk, door: Do
     assert (now.cancel_requested_at, now.gate_id) == (desk.clock.now, None)
     last = rows[-1]
     assert (last.from_status, last.verb, last.actor, last.reason) == (status, Verb.CANCEL, OPERATOR, "changed my mind")
-    assert json.loads(last.metadata or "") == {"why": "changed my mind"}
+    assert facts(last) == {"why": "changed my mind"}
     desk.clock.advance(86_400)
     assert await desk.claim(limit=10) == []
     await desk.verify()
@@ -77,7 +77,7 @@ async def test_the_worker_acknowledges_and_the_job_is_cancelled(desk: Desk) -> N
     assert (receipt.status, receipt.version, receipt.finished_at) == (Status.CANCELLED, 4, desk.clock.now)
     last = (await desk.history(job.id))[-1]
     assert (last.verb, last.actor, last.reason) == (Verb.CANCEL_ACK, "worker:w1", "stop")
-    assert json.loads(last.metadata or "") == {"why": "stop"}
+    assert facts(last) == {"why": "stop"}
 
 
 async def test_force_takes_the_lease_away_at_once(desk: Desk) -> None:
@@ -131,7 +131,7 @@ async def test_the_error_of_the_last_failed_attempt_is_kept_though_a_cancel_beat
     receipt = await desk.do(fail(job, error=last, sanitized=True))
     now, rows = await desk.trace(job.id)
     assert (now.status, now.error, now.sanitized) == (Status.CANCELLED, last, True)
-    assert json.loads(rows[-1].metadata or "") == {"error": json.loads(last), "why": "please"}
+    assert facts(rows[-1]) == {"error": json.loads(last), "why": "please"}
     assert await desk.do(fail(job)) == receipt
     await desk.verify()
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from interlock.domain.lifecycle import Status, Verb
-from tests.contract.builders import FIXED, Desk, beat, complete, fail, pass_deadline, release
+from tests.contract.builders import FIXED, Desk, beat, complete, facts, fail, pass_deadline, release
 from tests.contract.doors import Door, job_in
 
 
@@ -19,7 +19,7 @@ async def test_a_queued_job_past_its_deadline_is_cancelled_because_of_it(desk: D
     now, rows = await desk.trace(id)
     assert (now.cancel_reason, now.cancel_requested_at) == ("deadline", desk.clock.now)
     assert (rows[-1].verb, rows[-1].actor, rows[-1].reason) == (Verb.PASS_DEADLINE, "system:sweep", "deadline")
-    assert json.loads(rows[-1].metadata or "") == {"why": "deadline"}
+    assert facts(rows[-1]) == {"why": "deadline"}
     await desk.verify()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
 from interlock.domain.moment import when
 from interlock.errors import AlreadyFinished, Invalid, NotEditable, NotFound, PreconditionFailed
-from tests.contract.builders import NEVER, OPERATOR, Desk, fail
+from tests.contract.builders import NEVER, OPERATOR, Desk, facts, fail
 from tests.contract.doors import Door, job_in
 from tests.contract.gates import edit
 from tests.support.truth import check_history, check_postgres, check_sqlite
@@ -41,7 +40,7 @@ async def test_an_edit_changes_what_was_asked_for_and_nothing_else(desk: Desk) -
         OPERATOR,
     )
     times = {"run_at": when(changes["run_at"]), "deadline": when(changes["deadline"])}
-    assert json.loads(row.metadata or "") == {**changes, **times, "tags": ["b", "c"]}
+    assert facts(row) == {**changes, **times, "tags": ["b", "c"]}
     check_history(after, await desk.history(id))
     await desk.verify()
 
@@ -60,7 +59,7 @@ async def test_history_names_only_what_changed(desk: Desk, field: str, value: An
     id = await desk.add(tags=("a",))
     await desk.do(edit(id, **{field: value}))
     row = (await desk.history(id))[-1]
-    assert json.loads(row.metadata or "") == {field: told}
+    assert facts(row) == {field: told}
 
 
 async def test_a_deadline_can_be_taken_away(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.contract.builders import (
     cancel_ack,
     complete,
     expire,
+    facts,
     fail,
     release,
     revoke,
@@ -71,7 +73,7 @@ async def test_a_final_failure_ends_a_job_with_its_error(desk: Desk) -> None:
     assert receipt == Receipt(job.id, 1, Status.FAILED, 1, 3, None, desk.clock.now)
     now, rows = await desk.trace(job.id)
     assert (now.status, now.error, now.attempt) == (Status.FAILED, ERROR, 1)
-    assert rows[-1].metadata == f'{{"error":{ERROR}}}'
+    assert facts(rows[-1]) == {"error": json.loads(ERROR)}
 
 
 async def test_a_final_failure_may_leave_a_result(desk: Desk) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import Any
 
 from interlock.domain.decide import Order
 from interlock.domain.job import HistoryRow
@@ -21,6 +20,7 @@ from tests.contract.builders import (
     cancel_ack,
     complete,
     expire,
+    facts,
     fail,
     new_job,
     release,
@@ -89,14 +89,14 @@ async def test_every_row_is_an_edge_of_the_table(desk: Desk) -> None:
 
 async def test_metadata_tells_what_a_transition_decided(desk: Desk) -> None:
     rows = await desk.history(await eventful(desk))
-    facts: list[Any] = [json.loads(row.metadata) if row.metadata else None for row in rows]
-    assert facts[0] is facts[1] is None
-    assert facts[2] == {"run_at": when(rows[2].at)}
-    assert facts[4] == {"error": json.loads(ERROR), "attempt": 2, "run_at": when(rows[4].at + 10_000_000)}
-    assert facts[6]["error"]["kind"] == "lease_expired"
-    assert (facts[6]["attempt"], facts[6]["run_at"]) == (3, when(rows[6].at))
-    assert facts[8]["error"]["kind"] == "revoked"
-    assert facts[10] == facts[11] == {"why": "enough"}
+    told = [*map(facts, rows)]
+    assert told[0] == told[1] == {}
+    assert told[2] == {"run_at": when(rows[2].at)}
+    assert told[4] == {"error": json.loads(ERROR), "attempt": 2, "run_at": when(rows[4].at + 10_000_000)}
+    assert told[6]["error"]["kind"] == "lease_expired"
+    assert (told[6]["attempt"], told[6]["run_at"]) == (3, when(rows[6].at))
+    assert told[8]["error"]["kind"] == "revoked"
+    assert told[10] == told[11] == {"why": "enough"}
 
 
 async def test_the_error_stands_in_history_exactly_as_it_was_reported(desk: Desk) -> None:
@@ -104,7 +104,7 @@ async def test_the_error_stands_in_history_exactly_as_it_was_reported(desk: Desk
     job = await desk.running(max_attempts=1)
     await desk.do(fail(job, error=error))
     last = (await desk.history(job.id))[-1]
-    assert last.metadata == f'{{"error":{error}}}'
+    assert (last.metadata or "").startswith(f'{{"error":{error},')
 
 
 async def test_what_changes_no_status_writes_no_history(desk: Desk) -> None:

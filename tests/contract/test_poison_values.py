@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from interlock.domain.lifecycle import Status
-from tests.contract.builders import Desk, beat, cancel, complete, fail, release, save
+from tests.contract.builders import Desk, beat, cancel, complete, facts, fail, release, save
 
 # All of these are JSON, or at least text that has passed the guard in front of the stores.
 VALUES = {
@@ -110,7 +108,7 @@ async def test_free_text_comes_back_as_it_was_given_and_the_audit_holds(desk: De
     assert (now.result_summary, now.cancel_reason) == (word, word)
     assert [row.reason for row in rows if row.verb == "release"] == [word]
     assert {row.actor for row in rows} == {f"user:{word}", f"worker:{word}", f"token:{word}"}
-    assert json.loads(rows[-2].metadata or "") == {"why": word}
+    assert facts(rows[-2]) == {"why": word}
     await desk.verify()
 
 

@@ -10,7 +10,7 @@ from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.moment import when
 from interlock.domain.retry import SHORTEST_DELAY, Backoff
-from tests.contract.builders import ERROR, FIXED, Desk, cancel, complete, fail
+from tests.contract.builders import ERROR, FIXED, Desk, cancel, complete, facts, fail
 from tests.support.stores import SECOND
 
 
@@ -24,8 +24,8 @@ async def test_a_retryable_failure_with_attempts_left_is_tried_again_later(desk:
     assert (now.worker, now.lease_expires_at, now.finished_at, now.retry_count) == (None, None, None, 1)
     last = rows[-1]
     assert (last.from_status, last.verb, last.actor, last.attempt) == (Status.RUNNING, Verb.FAIL, "worker:w1", 1)
-    facts = json.loads(last.metadata or "")
-    assert facts == {"error": json.loads(ERROR), "attempt": 2, "run_at": when(desk.after(10))}
+    told = facts(last)
+    assert told == {"error": json.loads(ERROR), "attempt": 2, "run_at": when(desk.after(10))}
 
 
 async def test_no_try_starts_before_its_time(desk: Desk) -> None:
@@ -44,7 +44,7 @@ async def test_a_failure_of_the_last_attempt_goes_to_the_dead_letters(desk: Desk
     assert receipt == Receipt(job.id, 1, Status.DEAD_LETTER, 1, 3, None, desk.clock.now)
     now, rows = await desk.trace(job.id)
     assert (now.status, now.error, now.finished_at, now.attempt) == (Status.DEAD_LETTER, ERROR, desk.clock.now, 1)
-    assert json.loads(rows[-1].metadata or "") == {"error": json.loads(ERROR)}
+    assert facts(rows[-1]) == {"error": json.loads(ERROR)}
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2, 5])

@@ -281,12 +281,3 @@ async def test_the_database_refuses_to_change_a_step_or_take_it_from_its_job(des
     assert "interlock:" in await refusal(door, f"UPDATE job_step SET result = '0' {where[0]}", *where[1:])
     assert "interlock:" in await refusal(door, f"DELETE FROM job_step {where[0]}", *where[1:])
     assert await steps(desk, job.id) == [kept]
-
-
-async def test_the_steps_of_a_job_may_go_once_it_has_gone(desk: Desk, door: Door) -> None:
-    job = await desk.running()
-    await keep(desk, step(job))
-    await desk.do(complete(job))
-    await door.run("DELETE FROM job WHERE tenant = $1 AND id = $2", desk.tenant, job.id)
-    await door.run("DELETE FROM job_step WHERE tenant = $1 AND job_id = $2", desk.tenant, job.id)
-    assert await steps(desk, job.id) == []

@@ -20,7 +20,7 @@ from tests.dashboard.scene import Scene
 LOOKED_AT = {
     "/", "/jobs", "/jobs/bulk", "/jobs/{job_id}", "/approvals", "/approvals/{approval_id}", "/approve", "/queues", "/agents",
     "/workers", "/webhooks", "/webhooks/deliveries", "/webhooks/{id}", "/tokens", "/audit", "/audit/verify", "/audit/head",
-    "/sign-in",
+    "/audit/log", "/sign-in",
 }  # fmt: skip
 DOWNLOADED = {"/jobs/{job_id}/values/{name}", "/jobs/{job_id}/artifacts/{artifact_id}", "/audit/export"}
 QUERIES = {"/jobs/bulk": "?action=cancel&scope=filter&status=queued", "/audit": "?after=2000-01-01T00:00"}

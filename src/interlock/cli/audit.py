@@ -1,4 +1,4 @@
-"""`interlock audit`: verify, head, export."""
+"""`interlock audit`: verify, head, log, export."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from interlock.cli import output
 from interlock.cli.files import whole_or_absent
 from interlock.cli.session import BAD_AUDIT, Anywhere, run
 from interlock.domain.audit import VerifiedPart
+from interlock.domain.operator_log import LogRow
 from interlock.domain.principal import Principal
-from interlock.engine.audit import MOST_AT_ONCE
+from interlock.engine.audit import MOST_AT_ONCE, MOST_LOG_ROWS
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
@@ -105,6 +106,28 @@ def head(*, common: Anywhere = NOTHING) -> None:
 
 
 @app.command
+def log(
+    *,
+    after: Annotated[int, Parameter(help="show what comes after the row with this number")] = 0,
+    limit: Annotated[int, Parameter(help="how many rows")] = 50,
+    common: Anywhere = NOTHING,
+) -> None:
+    """List what operators did, oldest first: pauses, types, agents, tokens, subscriptions, prunes."""
+
+    async def command(engine: Engine, who: Principal) -> list[LogRow]:
+        return await engine.audit.log(who.tenant, after=wire.whole(after, "after", 0, 1 << 62), limit=limit)
+
+    rows = run(common, command)
+    if common.json:
+        output.as_json({"items": [wire.log_to_dict(row) for row in rows]})
+    else:
+        columns = ("SEQ", "AT", "ACTOR", "ACTION", "OBJECT", "DETAILS")
+        output.table(
+            columns, [(row.seq, wire.when(row.at), row.actor, row.action, row.object, row.details) for row in rows]
+        )
+
+
+@app.command
 def export(
     *,
     to: Annotated[Path | None, Parameter(name=["--output", "-o"], help="a file, there when it is whole")] = None,
@@ -139,5 +162,16 @@ async def _export(engine: Engine, tenants: list[str], file: BinaryIO) -> tuple[i
                 file.write("".join(map(output.json_line, lines)).encode())
                 jobs, rows = jobs + len(page), rows + len(lines)
                 tell(jobs)
+            rows += await _export_log(engine, tenant, file)
     file.flush()
     return jobs, rows
+
+
+async def _export_log(engine: Engine, tenant: str, file: BinaryIO) -> int:
+    """The audit log of a tenant, behind its histories: lines with a `seq` and no `job_id`."""
+    count = after = 0
+    while page := await engine.audit.log(tenant, after=after, limit=MOST_LOG_ROWS):
+        lines = [{"tenant": tenant, **wire.log_to_dict(row)} for row in page]
+        file.write("".join(map(output.json_line, lines)).encode())
+        count, after = count + len(page), page[-1].seq
+    return count

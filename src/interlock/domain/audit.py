@@ -45,7 +45,7 @@ def history_hash(
 
     Whose history it is stands where the first row has no hash before; through that the later ones cover it too.
     """
-    put = _put_common if reason is None and metadata is None else _put
+    put = _put_common if reason is None and metadata is None else fields
     row = put(version, from_status, to_status, verb, actor, attempt, fence, reason, metadata, at)
     return sha256((origin(tenant, job_id) if previous is None else previous) + row).digest()
 
@@ -55,14 +55,26 @@ def origin(tenant: str, job_id: str) -> bytes:
     return _tenant_field(tenant) + _field(job_id)
 
 
-def hash_alike(befores: Iterable[bytes], *fields: object) -> list[bytes]:
-    """The same for rows that are alike, from the hash before each or its origin: fields are put into words once."""
-    row = _put(*fields)
-    return [sha256(before + row).digest() for before in befores]
+def hash_alike(
+    befores: Iterable[bytes], metadatas: Iterable[str | None] | None, at: int, *first: object
+) -> list[bytes]:
+    """The same for rows that differ in metadata only, from the hash before each or its origin; none has a reason.
+
+    `first` are the fields before the reason, encoded once. Without `metadatas` the rows are alike in everything.
+    """
+    if metadatas is None:
+        row = fields(*first, None, None, at)
+        return [sha256(before + row).digest() for before in befores]
+    head, tail = fields(*first, None), _field(at)
+    return [
+        sha256(b"%b%b%b%b" % (before, head, _field(metadata), tail)).digest()
+        for before, metadata in zip(befores, metadatas, strict=True)
+    ]
 
 
-def _put(*fields: object) -> bytes:
-    return b"".join(map(_field, fields))
+def fields(*values: object) -> bytes:
+    """Values as a hash covers them: each as length:text with the length in bytes, or a dash for null."""
+    return b"".join(map(_field, values))
 
 
 def _field(value: object) -> bytes:
@@ -72,5 +84,5 @@ def _field(value: object) -> bytes:
     return b"%d:%b" % (len(text), text)
 
 
-_put_common = lru_cache(1024)(_put)
+_put_common = lru_cache(1024)(fields)
 _tenant_field = lru_cache(1024)(_field)

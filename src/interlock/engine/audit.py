@@ -7,10 +7,12 @@ from typing import Final
 
 from interlock import wire
 from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.operator_log import LogRow
 from interlock.storage.contract import Store
 
 MOST_AT_ONCE: Final = 10_000
 EXPORT_AT_ONCE: Final = 200
+MOST_LOG_ROWS: Final = 1_000
 
 
 class Audit:
@@ -32,6 +34,10 @@ class Audit:
             while part.next is not None:
                 part = await self.verify_part(tenant, after=part.next)
                 yield part
+
+    async def log(self, tenant: str, *, after: int = 0, limit: int = 50) -> list[LogRow]:
+        """What operators did, oldest first, from the row after a number on."""
+        return await self._store.log(tenant, after=after, limit=wire.whole(limit, "limit", 1, MOST_LOG_ROWS))
 
     async def export(self, tenant: str, *, after: int = 0) -> AsyncIterator[list[Chronicle]]:
         """Every history of a tenant in the order of arrival, some jobs at a time."""

@@ -159,7 +159,9 @@ class Jobs:
 
     async def resume(self, who: Principal, type: str) -> None:
         """Lease jobs of this type again."""
-        await self._store.pause(who.tenant, await self._known_type(who.tenant, type), actor=None, reason=None)
+        await self._store.pause(
+            who.tenant, await self._known_type(who.tenant, type), actor=None, reason=None, resumed_by=who.actor
+        )
 
     async def _known_type(self, tenant: str, type: str) -> str:
         """The type, if it is registered or has had a job; a misspelled one must not seem to be paused."""

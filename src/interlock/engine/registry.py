@@ -109,7 +109,7 @@ class Registers:
         type = JobType(
             wire.name(name, "name"), schema, wire.needs(name, requires), wire.defaults(defaults, self._limits)
         )
-        return await self._store.set_type(who.tenant, type)
+        return await self._store.set_type(who.tenant, type, actor=who.actor)
 
     async def types(self, tenant: str) -> list[JobType]:
         return list((await self._store.registry(tenant)).types.values())
@@ -121,7 +121,7 @@ class Registers:
         return found
 
     async def delete_type(self, who: Principal, name: str) -> None:
-        if not await self._store.delete_type(who.tenant, name):
+        if not await self._store.delete_type(who.tenant, name, actor=who.actor):
             raise NotFound(name, what="type")
 
     async def set_agent(
@@ -142,7 +142,7 @@ class Registers:
         if backoff is not None:
             said = said._replace(backoff=wire.backoff(backoff))
         agent = Agent(wire.name(kind, "kind"), wire.name(id, "id"), max_concurrency, strict, said)
-        return await self._store.set_agent(who.tenant, agent)
+        return await self._store.set_agent(who.tenant, agent, actor=who.actor)
 
     async def agents(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 50) -> list[Agent]:
         """By kind and id, from one on."""
@@ -162,7 +162,7 @@ class Registers:
 
     async def delete_agent(self, who: Principal, kind: str, id: str) -> None:
         """Forget an agent that has no unfinished jobs."""
-        if not await self._store.delete_agent(who.tenant, kind, id):
+        if not await self._store.delete_agent(who.tenant, kind, id, actor=who.actor):
             raise NotFound(f"{kind}/{id}", what="agent")
 
     async def _learn(self, tenant: str) -> _Known:

@@ -88,14 +88,14 @@ class Webhooks:
     async def unsubscribe(self, who: Principal, id: str) -> None:
         """Listen no more; what was on its way is dropped."""
         who.need("operate")
-        if not await self._outbox.unsubscribe(who.tenant, _id(id)):
+        if not await self._outbox.unsubscribe(who.tenant, _id(id), actor=who.actor):
             raise NotFound(id, what="subscription")
 
     async def renew(self, who: Principal, id: str, *, expires_in_seconds: float | None = None) -> Subscription:
         """Go on listening, for so long or without end; also after it had ended."""
         who.need("operate")
         life = wire.seconds(expires_in_seconds, "expires_in_seconds", 1, LONGEST_LIFE_SECONDS)
-        return _found(await self._outbox.renew(who.tenant, _id(id), life), id)
+        return _found(await self._outbox.renew(who.tenant, _id(id), life, actor=who.actor), id)
 
     async def rotate(self, who: Principal, id: str, *, keep_seconds: float = OLD_SECRET_SECONDS) -> str:
         """A new secret, shown this once; the last one signs too until keep_seconds have passed."""
@@ -110,7 +110,7 @@ class Webhooks:
     async def _rotate(self, who: Principal, id: str | None, keep_seconds: float) -> str:
         keep = wire.seconds(keep_seconds, "keep_seconds", 0, 30 * 86_400.0)
         secret = _new_secret()
-        if not await self._outbox.rotate(who.tenant, id, secret, keep or 0.0):
+        if not await self._outbox.rotate(who.tenant, id, secret, keep or 0.0, actor=who.actor):
             raise NotFound(str(id), what="subscription")
         return secret
 

@@ -3,33 +3,51 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, Protocol
 
 from interlock.domain.audit import VerifiedPart, history_hash
+from interlock.domain.digests import Kept, carried
+from interlock.domain.operator_log import LogRow, bad_row
 from interlock.errors import Invalid
 from interlock.storage.contract import Verdict
 
 BEFORE_ALL: Final = "00000000-0000-0000-0000-000000000000"
 ENDS_AT_ONCE: Final = 2_000
+VERIFIED_AT_ONCE: Final = 1_000
+LOG_ROWS_AT_ONCE: Final = 1_000
 
 Ends = Sequence[tuple[str, bytes]]  # the last hash of the history of each job, by job
 
 
-def verify(rows: Iterable[tuple[Any, ...]]) -> Verdict:
-    """Walk rows ordered by tenant, job and version; the last two columns are the job's own version and status."""
+def verify(rows: Iterable[tuple[Any, ...]], kept: Mapping[str, Kept] | None = None) -> Verdict:
+    """Walk rows ordered by tenant, job and version; the last three columns are the job's own version, status and head.
+
+    With `kept`, by job, the digests of the rows are compared with what the database has of their job now.
+    """
     jobs = count = 0
     bad: str | None = None
-    last: tuple[Any, ...] | None = None
-    for row in rows:
-        new = last is None or last[:2] != row[:2]
+    for (_, job_id), chain in groupby(rows, key=itemgetter(0, 1)):
+        chained = list(chain)
+        jobs, count = jobs + 1, count + len(chained)
         if bad is None:
-            bad = _bad_end(last) if new else None
-            bad = bad or _bad_row(row, None if new else last)
-        jobs += new
-        count += 1
-        last = row
-    return Verdict(jobs, count, bad or _bad_end(last))
+            bad = _bad_chain(chained) or (None if kept is None else _bad_content(chained, kept[job_id]))
+    return Verdict(jobs, count, bad)
+
+
+async def verify_all(tenants: Iterable[str], part_of: Callable[[str, str | None], Awaitable[VerifiedPart]]) -> Verdict:
+    """All chains of these tenants, part by part."""
+    verdict = Verdict(0, 0, None)
+    for tenant in tenants:
+        after: str | None = None
+        while True:
+            one = await part_of(tenant, after)
+            verdict = Verdict(verdict.jobs + one.jobs, verdict.rows + one.rows, verdict.first_bad or one.first_bad)
+            if (after := one.next) is None:
+                break
+    return verdict
 
 
 def part(tenant: str, verdict: Verdict, bare: Sequence[str], next: str | None) -> VerifiedPart:
@@ -38,12 +56,39 @@ def part(tenant: str, verdict: Verdict, bare: Sequence[str], next: str | None) -
     return VerifiedPart(verdict.jobs, verdict.rows, bad, next)
 
 
+class ReadLog(Protocol):
+    """How rows of an audit log are read."""
+
+    def __call__(self, tenant: str, *, after: int = 0, limit: int) -> Awaitable[list[LogRow]]: ...
+
+
+async def with_log(tenant: str, part: VerifiedPart, read: ReadLog) -> VerifiedPart:
+    """The last part of an audit, with the audit log."""
+    if part.next is not None or part.first_bad is not None:
+        return part
+    before: LogRow | None = None
+    while rows := await read(tenant, after=before.seq if before else 0, limit=LOG_ROWS_AT_ONCE):
+        if (bad := bad_row(tenant, rows, before)) is not None:
+            return part._replace(first_bad=bad)
+        before = rows[-1]
+    return part
+
+
 def no_such_place(cursor: str) -> Invalid:
     return Invalid(f"{cursor[:100]!r} is not where a verification has stopped", pointer="/cursor")
 
 
+def _bad_chain(chain: Sequence[tuple[Any, ...]]) -> str | None:
+    before: tuple[Any, ...] | None = None
+    for row in chain:
+        if (bad := _bad_row(row, before)) is not None:
+            return bad
+        before = row
+    return _bad_end(chain[-1])
+
+
 def _bad_row(row: tuple[Any, ...], before: tuple[Any, ...] | None) -> str | None:
-    where = f"{row[0]} {row[1]} version {row[2]}"
+    where = _where(row)
     if row[13] is None:
         return f"{where}: the job is gone, its history is not"
     if row[2] != (1 if before is None else before[2] + 1):
@@ -55,12 +100,57 @@ def _bad_row(row: tuple[Any, ...], before: tuple[Any, ...] | None) -> str | None
     return None
 
 
-def _bad_end(row: tuple[Any, ...] | None) -> str | None:
-    if row is None or (row[13] == row[2] and row[14] == row[4]):
-        return None
-    return (
-        f"{row[0]} {row[1]} version {row[2]}: the job says version {row[13]}, {row[14]}; its history ends in {row[4]}"
-    )
+def _bad_end(row: tuple[Any, ...]) -> str | None:
+    where = _where(row)
+    if row[13] != row[2] or row[14] != row[4]:
+        return f"{where}: the job says version {row[13]}, {row[14]}; its history ends in {row[4]}"
+    if bytes(row[15]) != bytes(row[12]):
+        return f"{where}: the head of the job is the hash of another row; rows after this one are missing"
+    return None
+
+
+def _bad_content(chain: Sequence[tuple[Any, ...]], kept: Kept) -> str | None:
+    """The first row whose digests are not those of what the database has."""
+    newest: dict[str, tuple[str | None, tuple[Any, ...]]] = {}
+    steps, requests, decisions = dict(kept.steps), dict(kept.requests), dict(kept.decisions)
+    for row in chain:
+        digests = carried(row[10])
+        left, reached, fence = row[3], row[4], row[8]
+        now: dict[str, str | None] = {}
+        if left is None:
+            now["steps"] = steps.pop(0, None)
+        elif left == "running" != reached:
+            now["steps"] = steps.pop(fence, None)
+        if reached == "waiting_for_approval":
+            now["request"] = requests.pop(fence, None)
+        elif left == "waiting_for_approval":
+            now["decision"] = decisions.pop(fence, None)
+        for name, digest in now.items():
+            if digest != digests.get(name):
+                return _differs(row, name)
+        newest |= {name: (digests[name], row) for name in digests if name in kept.values}
+        if reached == "succeeded":
+            newest["error"] = (None, row)
+    last = chain[-1]
+    unsettled = last[4] == "running" and (kept.checkpoint_at or 0) >= last[11]  # saved since the last transition
+    for name, value in kept.values.items():
+        digest, row = newest.get(name, (None, chain[0]))
+        if digest != value and not (name == "checkpoint" and unsettled):
+            return _differs(row, name)
+    # A running job has saved steps that its next transition will cover, and an open approval has no decision yet.
+    if any(fence != last[8] or last[4] != "running" for fence in steps):
+        return f"{_where(last)}: a step was saved under a lease that no transition ended"
+    if requests:
+        return f"{_where(last)}: an approval was requested by no transition"
+    return None
+
+
+def _where(row: tuple[Any, ...]) -> str:
+    return f"{row[0]} {row[1]} version {row[2]}"
+
+
+def _differs(row: tuple[Any, ...], name: str) -> str:
+    return f"{_where(row)}: the digest of {name} does not fit: the {name} was changed after this transition"
 
 
 class Head:
@@ -84,12 +174,21 @@ def head(ends: Iterable[tuple[str, str, bytes]]) -> str:
     return str(whole)
 
 
-async def head_of(tenants: Iterable[str], ends: Callable[[str, str, int], Awaitable[Ends]]) -> str:
-    """The head of all chains of these tenants; they are read some at a time, since there may be any number of them."""
+async def head_of(
+    tenants: Iterable[str],
+    ends: Callable[[str, str, int], Awaitable[Ends]],
+    log_end: Callable[[str], Awaitable[bytes | None]],
+) -> str:
+    """The head of all chains of these tenants and of their audit logs, which come behind the chains of each.
+
+    They are read some at a time, since there may be any number of them.
+    """
     whole = Head()
     for tenant in sorted(tenants):
         after = BEFORE_ALL
         while some := await ends(tenant, after, ENDS_AT_ONCE):
             whole.add((tenant, *end) for end in some)
             after = some[-1][0]
+        if (end := await log_end(tenant)) is not None:
+            whole.add([(tenant, "audit_log", end)])
     return str(whole)

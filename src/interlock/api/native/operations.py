@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from interlock import wire
 from interlock.api import problems, shapes
 from interlock.api.native import shown
 from interlock.api.native.jobs import Selection
@@ -127,6 +128,25 @@ class Verdict(shapes.Shape, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
+class LogEntry(shapes.Shape, frozen=True, kw_only=True):
+    """One operation of an operator; its hash covers it and the one before."""
+
+    seq: int
+    actor: str
+    action: str
+    object: str
+    details: dict[str, Any] | None
+    at: datetime
+    hash: str
+
+
+class LogPage(shapes.Shape, frozen=True, kw_only=True):
+    """The audit log, oldest first."""
+
+    items: list[LogEntry]
+    next_cursor: str | None
+
+
 class Head(shapes.Shape, frozen=True, kw_only=True):
     """One hash over the ends of all chains, to be kept elsewhere."""
 
@@ -230,6 +250,16 @@ async def verify_audit(call: Call[None, AuditQuery]) -> Answer:
             "next_cursor": cursor,
         }
     )
+
+
+@routes.add("GET", "/v1/audit/log", roles=["read"], query=Page, answers={200: LogPage})
+async def audit_log(call: Call[None, Page]) -> Answer:
+    """List what operators did, oldest first."""
+    at = place(call, "audit log")
+    limit = call.query.limit
+    rows = await call.engine.audit.log(call.who.tenant, after=0 if at is None else int(at[0]), limit=limit)
+    end: list[int | str] = [row.seq for row in rows[-1:]]
+    return page(call, "audit log", [wire.log_to_dict(row) for row in rows], more=len(rows) == limit, end=end)
 
 
 @routes.add("GET", "/v1/audit/head", roles=["admin"], answers={200: Head})

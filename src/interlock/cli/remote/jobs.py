@@ -31,6 +31,7 @@ from interlock.client.http_values import (
 from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
 from interlock.domain.operations import START, Action
+from interlock.domain.operator_log import LogRow
 from interlock.domain.presence import Presence
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, Fed, Place, StepRow
@@ -257,6 +258,10 @@ class RemoteAudit:
             filter = filter._replace(before_seq=page[-1].seq)
         for seq, job_id in reversed(jobs):
             yield [Chronicle(seq, tuple(await self._line.client.history(job_id)))]
+
+    async def log(self, tenant: str, *, after: int = 0, limit: int = 50) -> list[LogRow]:
+        """The server's pages are read from the first on, since only it knows where a number is."""
+        return await self._line.listed("/v1/audit/log", values.log_row, limit=limit, beyond=lambda row: row.seq > after)
 
 
 class RemoteWorkers:

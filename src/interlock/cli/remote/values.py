@@ -12,6 +12,7 @@ from msgspec import Raw
 from interlock.client.http_values import micros, read, text
 from interlock.domain.approval import Approval, Vote
 from interlock.domain.artifact import Artifact
+from interlock.domain.operator_log import LogRow
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.presence import Presence
 from interlock.domain.registry import Agent, Defaults, JobType
@@ -94,6 +95,15 @@ def presence(body: bytes | Raw) -> Presence:
     name = read(said["name"], str)
     asks = tuple(_ask(name, one) for one in read(said["asks"], list[dict[str, list[str] | None]]))
     return filled(Presence, body, asks=asks, job_ids=read(said["jobs"], tuple[str, ...]))
+
+
+def log_row(body: bytes | Raw) -> LogRow:
+    said = members(body)
+    details = text(said["details"])
+    return LogRow(
+        read(said["seq"], int), read(said["actor"], str), read(said["action"], str), read(said["object"], str), details,
+        micros(read(said["at"], datetime)), bytes.fromhex(read(said["hash"], str)),
+    )  # fmt: skip
 
 
 def why(body: bytes | Raw) -> Why:

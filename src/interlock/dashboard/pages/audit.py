@@ -55,6 +55,15 @@ async def head(request: PageRequest) -> View | PageResponse:
     return _view(request, head=await request.engine.reads.head(request.tenant))
 
 
+@pages.get("/audit/log", roles=["admin"])
+async def log(request: PageRequest) -> View | PageResponse:
+    """List what operators did, oldest first."""
+    after = request.query.integer("after") or 0
+    rows = await request.engine.audit.log(request.tenant, after=after, limit=MAX_ROWS)
+    next = {"after": rows[-1].seq} if len(rows) == MAX_ROWS else None
+    return show("audit_log.html", rows=rows, paging=request.query.paging("after", next=next))
+
+
 @pages.get("/audit/export", roles=["admin"])
 async def export(request: PageRequest) -> View | PageResponse:
     """Export all histories as JSON lines."""
@@ -116,3 +125,8 @@ async def _lines(request: PageRequest) -> AsyncIterator[bytes]:
         for export in page:
             for row in export.rows:
                 yield msgspec.json.encode({"job_id": row.job_id, **wire.history_to_dict(row)}) + b"\n"
+    after = 0
+    while rows := await request.engine.audit.log(request.tenant, after=after, limit=MAX_ROWS):
+        for entry in rows:
+            yield msgspec.json.encode(wire.log_to_dict(entry)) + b"\n"
+        after = rows[-1].seq

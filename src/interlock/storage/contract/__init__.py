@@ -216,7 +216,9 @@ class Store(
 
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]: ...
 
-    async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
+    async def pause(
+        self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
+    ) -> None:
         """Stop handing out jobs of a type; actor None lets it go on."""
         ...
 
@@ -224,11 +226,13 @@ class Store(
         """The types of a tenant, and the version that an enqueue names."""
         ...
 
-    async def set_type(self, tenant: str, type: JobType) -> JobType: ...
+    async def set_type(self, tenant: str, type: JobType, *, actor: str | None = None) -> JobType:
+        """Register a type; with an actor, here and below, the audit log has a row of it."""
+        ...
 
-    async def delete_type(self, tenant: str, name: str) -> bool: ...
+    async def delete_type(self, tenant: str, name: str, *, actor: str | None = None) -> bool: ...
 
-    async def set_agent(self, tenant: str, agent: Agent) -> Agent:
+    async def set_agent(self, tenant: str, agent: Agent, *, actor: str | None = None) -> Agent:
         """Register an agent or change it; a new limit acts at once, a lower one as jobs end."""
         ...
 
@@ -242,7 +246,7 @@ class Store(
 
     async def agents_named(self, tenant: str, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Agent]: ...
 
-    async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:
+    async def delete_agent(self, tenant: str, kind: str, id: str, *, actor: str | None = None) -> bool:
         """Forget an agent that has no unfinished jobs; AgentInUse if it has."""
         ...
 

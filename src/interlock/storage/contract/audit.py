@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.operator_log import LogRow
 
 
 class AuditStore(Protocol):
@@ -15,7 +16,12 @@ class AuditStore(Protocol):
         ...
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
-        """Recompute the chains of so many jobs, and compare their ends with the jobs."""
+        """Recompute the chains of so many jobs, and compare their ends with the jobs; the last part
+        has the audit log with it."""
+        ...
+
+    async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
+        """What operators did, oldest first, from the row after a number on."""
         ...
 
     async def raise_epoch(self, above: int) -> int:

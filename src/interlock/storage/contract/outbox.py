@@ -30,15 +30,19 @@ class Outbox(Protocol):
 
     async def subscription(self, tenant: str, id: str) -> Subscription | None: ...
 
-    async def unsubscribe(self, tenant: str, id: str) -> bool:
+    async def unsubscribe(self, tenant: str, id: str, *, actor: str | None = None) -> bool:
         """Take a subscription away with what was on its way to it; whether there was one."""
         ...
 
-    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
+    async def renew(
+        self, tenant: str, id: str, expires_in_seconds: float | None, *, actor: str | None = None
+    ) -> Subscription | None:
         """Let it go on until then, or without end; one that had ended lives again."""
         ...
 
-    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
+    async def rotate(
+        self, tenant: str, id: str | None, secret: str, keep_seconds: float, *, actor: str | None = None
+    ) -> bool:
         """Sign with a new secret, and with the last one too for a while; id None means that of jobs' own webhooks."""
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from itertools import groupby
@@ -11,6 +12,8 @@ from uuid import UUID
 import asyncpg
 
 from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.digests import Kept
+from interlock.domain.operator_log import LogRow
 from interlock.errors import Forbidden
 from interlock.storage import chains
 from interlock.storage.postgres import history
@@ -46,11 +49,28 @@ class AuditVerbs(ABC):
 
     async def verify_part(self, tenant: str, *, after: str | None = None, jobs: int) -> VerifiedPart:
         start = _SMALLEST_ID if after is None else _place(after)
-        rows = await self._fetch(call("chains", 3), tenant, start, jobs)
-        verdict = chains.verify(tuple(row) for row in rows)
+
+        async def read(connection: Conn) -> tuple[list[asyncpg.Record], list[asyncpg.Record], list[asyncpg.Record]]:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                rows = await connection.fetch(call("chains", 3), tenant, start, jobs)
+                ids = sorted({row["job_id"] for row in rows})
+                kept = await connection.fetch(call("kept", 2), tenant, ids)
+                last = ids[-1] if len(ids) == jobs else None
+                return rows, kept, await connection.fetch(call("bare_job", 3), tenant, start, last)
+
+        rows, kept, bare = await self._run(read)
+        verdict = chains.verify(map(tuple, rows), {row["id"]: _kept(row) for row in kept})
         last = rows[-1]["job_id"] if verdict.jobs == jobs else None
-        bare = await self._fetch(call("bare_job", 3), tenant, start, last)
-        return chains.part(tenant, verdict, [row[0] for row in bare], last)
+        part = chains.part(tenant, verdict, [row[0] for row in bare], last)
+        return await chains.with_log(tenant, part, self.log)
+
+    async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
+        return [LogRow._make(row) for row in await self._fetch(call("logged", 3), tenant, after, limit)]
+
+    async def log_end(self, tenant: str) -> bytes | None:
+        """The last hash of the audit log."""
+        rows = await self._fetch(call("log_end", 1), tenant)
+        return bytes(rows[0]["hash"]) if rows else None
 
     async def chain_ends(self, tenant: str, after: str, limit: int) -> list[tuple[str, bytes]]:
         """The last hash of the history of each job, by job, from one on."""
@@ -71,6 +91,12 @@ class AuditVerbs(ABC):
             raise Forbidden(
                 "only the owner of the schema may do this; connect with the owner's database URL"
             ) from error
+
+
+def _kept(row: asyncpg.Record) -> Kept:
+    names = ("payload", "options", "result", "summary", "usage", "error", "checkpoint")
+    by_fence = (dict(json.loads(row[name] or "[]")) for name in ("steps", "requests", "decisions"))
+    return Kept({name: row[name] for name in names}, row["checkpoint_at"], *by_fence)
 
 
 def _place(cursor: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 import asyncpg
 
+from interlock.domain.digests import merge, of_new_job
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
@@ -18,7 +19,9 @@ from interlock.storage.postgres.connection import Conn, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]
 # Ids go as one text: as an array the driver would look at every element.
-_ENQUEUE: Final = call("enqueue", 17).replace("$3", "$3::text::uuid[]")
+_ENQUEUE: Final = call("enqueue", 18).replace("$3", "$3::text::uuid[]")
+Progress = Mapping[str, dict[str, str | None]]
+NO_PROGRESS: Final[Progress] = {}
 REGISTRY_CHANGED: Final = "IL001"
 MOST_AGENTS: Final = 100_000
 MOST_ROUTES: Final = 100_000
@@ -94,13 +97,14 @@ class _Whole(Exception):
 
 
 async def enqueue(
-    connection: Conn, known: Known, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms
-) -> list[Enqueued | Refused]:
-    """Add the jobs that are new; with `whole`, none if any is refused."""
+    connection: Conn, known: Known, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms,
+    progress: Progress = NO_PROGRESS,
+) -> list[Enqueued | Refused]:  # fmt: skip
+    """Add the jobs that are new; with `whole`, none if any is refused. `progress`: digests of what some begin with."""
     try:
         routes = await known.routes.of(connection, tenant, jobs)
         lines = await known.agents.of(connection, tenant, jobs, terms.implicit_agents)
-        batch = _Batch(connection, tenant, jobs, routes, lines, terms.registry)
+        batch = _Batch(connection, tenant, jobs, routes, lines, terms.registry, progress)
         if not any(job.parent_id for job in jobs) and not (whole and _may_be_refused(jobs, lines)):
             return await _enqueue(batch, {})
         async with connection.transaction():
@@ -136,6 +140,7 @@ class _Batch(NamedTuple):
     routes: Sequence[tuple[int, int]]
     lines: Sequence[int | None]
     registry: int
+    progress: Progress
 
 
 async def _parents(connection: Conn, tenant: str, jobs: Sequence[NewJob]) -> dict[str, bool]:
@@ -154,7 +159,7 @@ async def _enqueue(batch: _Batch, parents: dict[str, bool]) -> list[Enqueued | R
     ]
     checked = zip(jobs, batch.routes, batch.lines, faults, strict=True)
     good = [(job, route, line) for job, route, line, fault in checked if fault is None]
-    added = await _insert(connection, tenant, good, batch.registry)
+    added = await _insert(connection, tenant, good, batch.registry, batch.progress)
     left = [job for job, _, _ in good if job.id not in added]
     left += [
         job for job, fault in zip(jobs, faults, strict=True) if fault is not None and job.idempotency_key is not None
@@ -203,7 +208,11 @@ def _agent_fault(job: NewJob, line: int | None) -> Error | None:
 
 
 async def _insert(
-    connection: Conn, tenant: str, jobs: Sequence[tuple[NewJob, tuple[int, int], int | None]], registry: int
+    connection: Conn,
+    tenant: str,
+    jobs: Sequence[tuple[NewJob, tuple[int, int], int | None]],
+    registry: int,
+    progress: Progress,
 ) -> dict[str, tuple[int, int]]:
     """Number and time of every job that was added, by id."""
     if not jobs:
@@ -216,19 +225,26 @@ async def _insert(
         )
     rows = (
         (j.id, j.type, j.payload, j.priority, no, base, line, j.max_attempts, j.created_by, j.idempotency_key,
-         j.body_sha256, j.agent_kind, j.agent_id, _rest(j))
+         j.body_sha256, j.agent_kind, j.agent_id, _rest(j), _metadata(j, progress))
         for j, (no, base), line in jobs
     )  # fmt: skip
-    ids, types, payloads, priorities, routes, bases, lines, attempts, creators, *rare = zip(*rows, strict=True)
+    ids, types, payloads, priorities, routes, bases, lines, attempts, creators, *rare, metadatas = zip(
+        *rows, strict=True
+    )
     answer = await connection.fetchrow(
         _ENQUEUE, tenant, registry, "{" + ",".join(ids) + "}", types, payloads, shared(priorities), routes, bases,
-        lines, shared(attempts), shared(creators), *map(some, rare), places,
+        lines, shared(attempts), shared(creators), *map(some, rare), metadatas, places,
     )  # fmt: skip
     assert answer is not None
     seqs, added, at = answer
     if added is None:
         return {id: (seq, at) for id, seq in zip(in_order, sorted(seqs), strict=True)}
     return {id: (seq, at) for id, seq in zip(added.split(), seqs, strict=True)}
+
+
+def _metadata(job: NewJob, progress: Progress) -> str | None:
+    digests = of_new_job(job)
+    return merge(None, digests | progress[job.id] if job.id in progress else digests)
 
 
 _RARE: Final = (

@@ -21,9 +21,9 @@ LOCK: Final = 7_166_011_201  # any number, the same in every version
 GIVE_WAY_SECONDS: Final = 2
 KEEP_TRYING_SECONDS: Final = 120.0
 VERBS: Final = (
-    "stretches", "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
+    "digests", "stretches", "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
     "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit", "shards", "partitions",
-    "statistics", "doctor",
+    "statistics", "doctor", "log",
 )  # fmt: skip
 
 _LADDER: Final = """

@@ -103,7 +103,12 @@ async def _redrive_within(
                 answers[i] = Refused(job)
     if new:
         # Nothing is remembered from before: what is looked up here is looked up in this transaction.
-        added = await enqueue.enqueue(connection, enqueue.Known(), tenant, list(new.values()), False, terms)
+        saved: dict[str, dict[str, str | None]] = {}
+        for i, job in new.items():
+            if orders[i].origin != START:
+                row = await connection.fetchrow(call("copied_progress", 3), tenant, orders[i].id, orders[i].step)
+                saved[job.id] = {name: row[name] for name in ("checkpoint", "steps") if row is not None and row[name]}
+        added = await enqueue.enqueue(connection, enqueue.Known(), tenant, list(new.values()), False, terms, saved)
         answers |= zip(new, added, strict=True)
     for i, order in enumerate(orders):
         answer = answers[i]

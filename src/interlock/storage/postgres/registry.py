@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from interlock.domain import operator_log
 from interlock.domain.registry import Agent, Defaults, JobType, Minute, QueueStats, Registry
 from interlock.errors import AgentInUse
 from interlock.storage.postgres.connection import Conn, call
+from interlock.storage.postgres.log import logged
 
 if TYPE_CHECKING:
     import asyncpg
@@ -25,20 +27,24 @@ class RegistryVerbs(ABC):
         rows = await self._fetch(call("types", 1), tenant)
         return Registry(version, {row["name"]: _type(row) for row in rows})
 
-    async def set_type(self, tenant: str, type: JobType) -> JobType:
+    async def set_type(self, tenant: str, type: JobType, *, actor: str | None = None) -> JobType:
         d = type.defaults
-        (row,) = await self._fetch(
-            call("set_type", 7), tenant, type.name, type.schema, list(type.requires), d.to_text(), d.backoff,
+        entry = None if actor is None else operator_log.set_type(actor, type)
+        (row,) = await self._fetch(*logged(
+            entry, call("set_type", 7), tenant, type.name, type.schema, list(type.requires), d.to_text(), d.backoff,
             d.lease_seconds,
-        )  # fmt: skip
+        ))  # fmt: skip
         return _type(row)
 
-    async def delete_type(self, tenant: str, name: str) -> bool:
-        ((gone,),) = await self._fetch("select interlock.drop_type($1, $2)", tenant, name, repeatable=False)
+    async def delete_type(self, tenant: str, name: str, *, actor: str | None = None) -> bool:
+        entry = None if actor is None else operator_log.delete_type(actor, name)
+        statement = "select interlock.drop_type($1, $2) as gone"
+        ((gone, *_),) = await self._fetch(*logged(entry, statement, tenant, name, when="d.gone"), repeatable=False)
         return bool(gone)
 
-    async def set_agent(self, tenant: str, agent: Agent) -> Agent:
-        return _agent((await self._fetch(*_set_agent(tenant, agent)))[0])
+    async def set_agent(self, tenant: str, agent: Agent, *, actor: str | None = None) -> Agent:
+        entry = None if actor is None else operator_log.set_agent(actor, agent)
+        return _agent((await self._fetch(*logged(entry, *_set_agent(tenant, agent))))[0])
 
     async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
         return [_agent(row) for row in await self._fetch(call("agents", 4), tenant, *after, limit)]
@@ -51,8 +57,10 @@ class RegistryVerbs(ABC):
         rows = await self._fetch(call("agents_named", 3), tenant, kinds, ids)
         return {(row["kind"], row["id"]): _agent(row) for row in rows}
 
-    async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:
-        ((gone,),) = await self._fetch(call("drop_agent", 3), tenant, kind, id, repeatable=False)
+    async def delete_agent(self, tenant: str, kind: str, id: str, *, actor: str | None = None) -> bool:
+        entry = None if actor is None else operator_log.delete_agent(actor, kind, id)
+        statement = "select interlock.drop_agent($1, $2, $3) as gone"
+        ((gone, *_),) = await self._fetch(*logged(entry, statement, tenant, kind, id, when="d.gone"), repeatable=False)
         if gone is False:
             raise AgentInUse(kind, id)
         return bool(gone)

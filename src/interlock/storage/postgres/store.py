@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from interlock.domain import operator_log
 from interlock.domain.decide import STOPS, Order
 from interlock.domain.job import (
     Beat,
@@ -34,6 +35,7 @@ from interlock.storage.postgres.beats import checkpoint, heartbeat
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.doctor import DoctorVerbs
 from interlock.storage.postgres.gates import GateVerbs
+from interlock.storage.postgres.log import logged
 from interlock.storage.postgres.notify import Bell
 from interlock.storage.postgres.operations import OperationVerbs
 from interlock.storage.postgres.partitions import PartitionVerbs
@@ -154,8 +156,14 @@ class PostgresStore(
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._run(lambda c: history.of_job(c, tenant, job_id))
 
-    async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
-        await self._fetch("select interlock.pause($1, $2, $3, $4)", tenant, type, actor, reason)
+    async def pause(
+        self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
+    ) -> None:
+        entry = operator_log.pause(actor, type, reason) if actor is not None else None
+        if actor is None and resumed_by is not None:
+            entry = operator_log.resume(resumed_by, type)
+        statement = "select interlock.pause($1, $2, $3, $4)::text"
+        await self._fetch(*logged(entry, statement, tenant, type, actor, reason))
         self._bell.ring(tenant)
 
     async def due_leases(self, limit: int) -> list[Due]:
@@ -183,26 +191,13 @@ class PostgresStore(
         return int(now)
 
     async def verify(self, tenant: str | None = None) -> Verdict:
-        verdict = Verdict(0, 0, None)
-        for name in [tenant] if tenant is not None else await self.tenants():
-            part = await self._verify(name)
-            verdict = Verdict(verdict.jobs + part.jobs, verdict.rows + part.rows, verdict.first_bad or part.first_bad)
-        return verdict
-
-    async def _verify(self, tenant: str) -> Verdict:
-        verdict = Verdict(0, 0, None)
-        after = NO_ID
-        while rows := await self._fetch(call("chains", 3), tenant, after, PAGE):
-            part = chains.verify([tuple(row) for row in rows])
-            verdict = Verdict(verdict.jobs + part.jobs, verdict.rows + part.rows, verdict.first_bad or part.first_bad)
-            after = rows[-1]["job_id"]
-        bare = await self._fetch(call("without_history", 1), tenant)
-        if bare and verdict.first_bad is None:
-            verdict = verdict._replace(first_bad=f"{tenant} {bare[0][0]}: the job has no history")
-        return verdict
+        return await chains.verify_all(
+            [tenant] if tenant is not None else await self.tenants(),
+            lambda tenant, after: self.verify_part(tenant, after=after, jobs=chains.VERIFIED_AT_ONCE),
+        )
 
     async def head(self, tenant: str | None = None) -> str:
-        return await chains.head_of(await self.tenants() if tenant is None else [tenant], self.chain_ends)
+        return await chains.head_of(await self.tenants() if tenant is None else [tenant], self.chain_ends, self.log_end)
 
     def watch(self, tenant: str) -> asyncio.Event:
         return self._bell.event(tenant)

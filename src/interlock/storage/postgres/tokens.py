@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from interlock.domain import operator_log
 from interlock.domain.job import Refused
 from interlock.domain.retry import SECOND
 from interlock.domain.token import NewToken, Sighting, Token
 from interlock.errors import NotFound, TokenExists
+from interlock.storage.postgres import log
 from interlock.storage.postgres.columns import array_literal
 from interlock.storage.postgres.connection import Conn, call
 
@@ -55,8 +57,12 @@ async def _create(connection: Conn, tenant: str, tokens: Sequence[NewToken]) -> 
         ),
         strict=True,
     )  # fmt: skip
-    kept = [_to_token(row) for row in await connection.fetch(call("create_tokens", 12), tenant, *columns)]
-    by_id = {token.id: token for token in kept}
+    async with connection.transaction():
+        kept = [_to_token(row) for row in await connection.fetch(call("create_tokens", 12), tenant, *columns)]
+        by_id = {token.id: token for token in kept}
+        for token in tokens:
+            if token.id in by_id:
+                await log.append(connection, tenant, operator_log.create_token(token))
     by_key = {token.key: token.id for token in kept}
     return [by_id.get(t.id) or Refused(TokenExists(str(t.key), by_key[t.key])) for t in tokens]
 
@@ -74,8 +80,13 @@ async def _page(connection: Conn, tenant: str, before: str | None, limit: int) -
 async def _revoke(
     connection: Conn, tenant: str, ids: Sequence[str], actor: str, of_workers: bool
 ) -> list[Token | Refused]:
-    rows = await connection.fetch(call("revoke_tokens", 4), tenant, list(ids), actor, of_workers)
-    known = {token.id: token for token in map(_to_token, rows)}
+    async with connection.transaction():
+        now = await connection.fetchval("select interlock.clock()")
+        rows = await connection.fetch(call("revoke_tokens", 4), tenant, list(ids), actor, of_workers)
+        known = {token.id: token for token in map(_to_token, rows)}
+        for id in ids:
+            if id in known and (known[id].revoked_at, known[id].revoked_by) == (now, actor):
+                await log.append(connection, tenant, operator_log.revoke_token(actor, id))
     return [known.get(id) or Refused(NotFound(id, what="token")) for id in ids]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 import asyncpg
 
+from interlock.domain import operator_log
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import (
     MOST_KEPT,
@@ -26,6 +27,7 @@ from interlock.domain.webhook import (
 )  # fmt: skip
 from interlock.errors import IdempotencyKeyReuse
 from interlock.storage.postgres.connection import call
+from interlock.storage.postgres.log import logged
 
 _SECRETS: Final = len(Dispatch._fields) - 1
 
@@ -43,12 +45,12 @@ class PostgresOutbox:
         self._fetch = fetch
 
     async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
-        rows = await self._fetch(
-            call("subscribe", 16), tenant, new.id, new.channel, new.url, list(new.events),
+        rows = await self._fetch(*logged(
+            operator_log.subscribe(new), call("subscribe", 16), tenant, new.id, new.channel, new.url, list(new.events),
             None if new.types is None else list(new.types), str(new.mode), new.group_id, new.min_interval_seconds,
             new.expires_in_seconds, new.secret, new.created_by, new.key, new.body_sha256, MOST_SUBSCRIPTIONS,
-            MOST_KEPT,
-        )  # fmt: skip
+            MOST_KEPT, when="d.id = $2",
+        ))  # fmt: skip
         found = {row[0]: row[1] for row in rows}
         if not found:
             raise too_many_subscriptions()
@@ -73,21 +75,33 @@ class PostgresOutbox:
             for id, url, events, types, mode, *rest in rows
         ]
 
-    async def unsubscribe(self, tenant: str, id: str) -> bool:
-        ((gone,),) = await self._fetch("select interlock.unsubscribe($1, $2)", tenant, id, repeatable=False)
+    async def unsubscribe(self, tenant: str, id: str, *, actor: str | None = None) -> bool:
+        entry = None if actor is None else operator_log.unsubscribe(actor, id)
+        statement = "select interlock.unsubscribe($1, $2) as gone"
+        ((gone, *_),) = await self._fetch(*logged(entry, statement, tenant, id, when="d.gone"), repeatable=False)
         return bool(gone)
 
-    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
-        statement = "select interlock.renew_subscription($1, $2, $3, $4)"
-        ((renewed,),) = await self._fetch(statement, tenant, id, expires_in_seconds, MOST_SUBSCRIPTIONS)
+    async def renew(
+        self, tenant: str, id: str, expires_in_seconds: float | None, *, actor: str | None = None
+    ) -> Subscription | None:
+        entry = None if actor is None else operator_log.renew(actor, id, expires_in_seconds)
+        statement = "select interlock.renew_subscription($1, $2, $3, $4) as renewed"
+        ((renewed, *_),) = await self._fetch(
+            *logged(entry, statement, tenant, id, expires_in_seconds, MOST_SUBSCRIPTIONS, when="d.renewed")
+        )
         found = await self.subscription(tenant, id)
         if found is not None and not renewed:
             raise too_many_subscriptions()
         return found
 
-    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
-        statement = "select interlock.rotate_secret($1, $2, $3, $4)"
-        ((found,),) = await self._fetch(statement, tenant, id, secret, keep_seconds)
+    async def rotate(
+        self, tenant: str, id: str | None, secret: str, keep_seconds: float, *, actor: str | None = None
+    ) -> bool:
+        entry = None if actor is None else operator_log.rotate(actor, id, keep_seconds)
+        statement = "select interlock.rotate_secret($1, $2, $3, $4) as rotated"
+        ((found, *_),) = await self._fetch(
+            *logged(entry, statement, tenant, id, secret, keep_seconds, when="d.rotated")
+        )
         return bool(found)
 
     async def deliveries(self, tenant: str, filter: DeliveryFilter) -> list[Delivery]:

@@ -73,9 +73,9 @@ _SOME_LEFT: Final = "select exists (select from interlock.history_partition wher
 _OF_JOBS: Final = "exists (select from interlock.job j where j.tenant = $1 and j.id = job_history.job_id)"
 _CHAINS: Final = """
 select h.tenant, h.job_id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason,
-  h.metadata, h.at, h.hash, j.version, j.status
+  h.metadata, h.at, h.hash, j.version, j.status, j.head
 from interlock.job_history h left join lateral (
-  select version, status from interlock.job where tenant = $1 and id = h.job_id offset 0) j on true
+  select version, status, head from interlock.job where tenant = $1 and id = h.job_id offset 0) j on true
 where h.tenant = $1 and h.job_id = any($2::uuid[]) order by h.job_id, h.version
 """
 # Parents of jobs that have ended are noted, too, whether they are there or not.

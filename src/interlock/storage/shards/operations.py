@@ -11,6 +11,7 @@ from interlock.domain.artifact import Orphan
 from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.domain.job import Enqueued, Refused
 from interlock.domain.operations import Child, Prune, PrunedStep, PruneOrder, Redrive
+from interlock.domain.operator_log import LogRow
 from interlock.storage import chains
 from interlock.storage.contract import Due, Verdict
 from interlock.storage.postgres.store import PostgresStore
@@ -122,7 +123,16 @@ class AuditRoutes(Routing):
         return total
 
     async def head(self, tenant: str | None = None) -> str:
-        return await chains.head_of(await self._all_tenants() if tenant is None else [tenant], self._chain_ends)
+        return await chains.head_of(
+            await self._all_tenants() if tenant is None else [tenant], self._chain_ends, self._log_end
+        )
+
+    async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
+        """The home's: what operators do is done on every shard of a tenant, and recorded on each."""
+        return await self._home(tenant, lambda store: store.log(tenant, after=after, limit=limit))
+
+    async def _log_end(self, tenant: str) -> bytes | None:
+        return await self._home(tenant, lambda store: store.log_end(tenant))
 
     async def _chain_ends(self, tenant: str, after: str, limit: int) -> list[tuple[str, bytes]]:
         """Those of all shards of a tenant together: what comes first of each holds what comes first of all."""

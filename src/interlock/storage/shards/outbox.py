@@ -38,15 +38,21 @@ class ShardedOutbox(Routing):
     async def subscription(self, tenant: str, id: str) -> Subscription | None:
         return await self._first(tenant, lambda store: store.outbox.subscription(tenant, id))
 
-    async def unsubscribe(self, tenant: str, id: str) -> bool:
-        return any(await self._each(tenant, lambda store: store.outbox.unsubscribe(tenant, id)))
+    async def unsubscribe(self, tenant: str, id: str, *, actor: str | None = None) -> bool:
+        return any(await self._each(tenant, lambda store: store.outbox.unsubscribe(tenant, id, actor=actor)))
 
-    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
-        told = await self._each(tenant, lambda store: store.outbox.renew(tenant, id, expires_in_seconds))
+    async def renew(
+        self, tenant: str, id: str, expires_in_seconds: float | None, *, actor: str | None = None
+    ) -> Subscription | None:
+        told = await self._each(tenant, lambda store: store.outbox.renew(tenant, id, expires_in_seconds, actor=actor))
         return next((renewed for renewed in told if renewed is not None), None)
 
-    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
-        return any(await self._each(tenant, lambda store: store.outbox.rotate(tenant, id, secret, keep_seconds)))
+    async def rotate(
+        self, tenant: str, id: str | None, secret: str, keep_seconds: float, *, actor: str | None = None
+    ) -> bool:
+        return any(
+            await self._each(tenant, lambda store: store.outbox.rotate(tenant, id, secret, keep_seconds, actor=actor))
+        )
 
     async def deliveries(self, tenant: str, filter: DeliveryFilter) -> list[Delivery]:
         pages = await self._each(tenant, lambda store: store.outbox.deliveries(tenant, filter))

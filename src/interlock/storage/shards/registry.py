@@ -18,20 +18,24 @@ _PAUSE: Final = ("paused_at", "paused_by", "pause_reason")
 class RegistryRoutes(Routing):
     """The part of a router that knows what jobs are of and for, and who takes them."""
 
-    async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
-        await self._each(tenant, lambda store: store.pause(tenant, type, actor=actor, reason=reason))
+    async def pause(
+        self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
+    ) -> None:
+        await self._each(
+            tenant, lambda store: store.pause(tenant, type, actor=actor, reason=reason, resumed_by=resumed_by)
+        )
 
     async def registry(self, tenant: str) -> Registry:
         return await self._home(tenant, lambda store: store.registry(tenant))
 
-    async def set_type(self, tenant: str, type: JobType) -> JobType:
-        return (await self._each(tenant, lambda store: store.set_type(tenant, type)))[0]
+    async def set_type(self, tenant: str, type: JobType, *, actor: str | None = None) -> JobType:
+        return (await self._each(tenant, lambda store: store.set_type(tenant, type, actor=actor)))[0]
 
-    async def delete_type(self, tenant: str, name: str) -> bool:
-        return any(await self._each(tenant, lambda store: store.delete_type(tenant, name)))
+    async def delete_type(self, tenant: str, name: str, *, actor: str | None = None) -> bool:
+        return any(await self._each(tenant, lambda store: store.delete_type(tenant, name, actor=actor)))
 
-    async def set_agent(self, tenant: str, agent: Agent) -> Agent:
-        return (await self._each(tenant, lambda store: store.set_agent(tenant, agent)))[0]
+    async def set_agent(self, tenant: str, agent: Agent, *, actor: str | None = None) -> Agent:
+        return (await self._each(tenant, lambda store: store.set_agent(tenant, agent, actor=actor)))[0]
 
     async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
         pages = await self._each(tenant, lambda store: store.agents(tenant, after, limit))
@@ -49,8 +53,8 @@ class RegistryRoutes(Routing):
             found |= some
         return found
 
-    async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:
-        return any(await self._each(tenant, lambda store: store.delete_agent(tenant, kind, id)))
+    async def delete_agent(self, tenant: str, kind: str, id: str, *, actor: str | None = None) -> bool:
+        return any(await self._each(tenant, lambda store: store.delete_agent(tenant, kind, id, actor=actor)))
 
     async def stats(self, tenant: str, type: str | None = None) -> list[QueueStats]:
         pages = await self._each(tenant, lambda store: store.stats(tenant, type))

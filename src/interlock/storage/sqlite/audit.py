@@ -8,8 +8,9 @@ from itertools import groupby
 from typing import Final, TypeVar
 
 from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.operator_log import LogRow
 from interlock.storage import chains
-from interlock.storage.sqlite import history
+from interlock.storage.sqlite import digests, history, log
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.statements import load
 
@@ -39,14 +40,19 @@ class AuditVerbs(ABC):
         start = 0 if after is None else _place(after)
 
         def read(c: Connection) -> VerifiedPart:
-            rows = c.rows(_SQL["chains_part"], {"tenant": tenant, "after": start, "jobs": jobs})
-            verdict = chains.verify(row[:15] for row in rows)
-            last = rows[-1][15] if verdict.jobs == jobs else None
-            between = {"tenant": tenant, "after": start, "upto": _BEYOND_ALL if last is None else last}
-            bare = c.rows(_SQL["bare_job"], between)
+            with c.db:  # one snapshot of chains and contents
+                rows = c.rows(_SQL["chains_part"], {"tenant": tenant, "after": start, "jobs": jobs})
+                kept = digests.kept(c, tenant, sorted({row[1] for row in rows}))
+                last = rows[-1][16] if len({row[16] for row in rows}) == jobs else None
+                between = {"tenant": tenant, "after": start, "upto": _BEYOND_ALL if last is None else last}
+                bare = c.rows(_SQL["bare_job"], between)
+            verdict = chains.verify((row[:16] for row in rows), kept)
             return chains.part(tenant, verdict, [id for (id,) in bare], None if last is None else str(last))
 
-        return await self._read(read)
+        return await chains.with_log(tenant, await self._read(read), self.log)
+
+    async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
+        return await self._read(lambda c: log.rows(c, tenant, after, limit))
 
     async def raise_epoch(self, above: int) -> int:
         def write(c: Connection) -> int:

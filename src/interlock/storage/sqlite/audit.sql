@@ -8,7 +8,7 @@ ORDER BY j.seq, h.version;
 -- name: chains_part
 -- Some chains of history from one on, beside what each job itself says.
 SELECT h.tenant, coalesce(j.id, 'seq ' || h.seq), h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence,
-  h.reason, h.metadata, h.at, h.hash, j.version, j.status, h.seq
+  h.reason, h.metadata, h.at, h.hash, j.version, j.status, j.head, h.seq
 FROM (SELECT DISTINCT seq FROM job_history WHERE tenant = :tenant AND seq > :after ORDER BY seq LIMIT :jobs) c
 CROSS JOIN job_history h ON h.tenant = :tenant AND h.seq = c.seq
 LEFT JOIN job j ON j.tenant = h.tenant AND j.seq = h.seq

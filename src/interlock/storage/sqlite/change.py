@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from operator import itemgetter
 from random import random
 from typing import Any, Final, NamedTuple, cast
@@ -26,12 +26,13 @@ from interlock.domain.decide import (
     holds,
     receipt_of,
 )  # fmt: skip
+from interlock.domain.digests import merge, of_text
 from interlock.domain.edit import Edit
 from interlock.domain.job import ANY_FENCE, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
 from interlock.storage import broken
-from interlock.storage.sqlite import approvals, beats, edits, history, moves
+from interlock.storage.sqlite import approvals, beats, digests, edits, history, moves
 from interlock.storage.sqlite.alike import move_alike
 from interlock.storage.sqlite.connection import Connection, of_a_row
 from interlock.storage.sqlite.held import Grant, Held
@@ -96,6 +97,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
     held = _held(connection, tenant, [*map(id_of, orders)])
     answers: list[Receipt | Refused] = []
     results: list[tuple[object, ...]] = []
+    found: dict[int, digests.Digests] = {}
     ended: dict[Grant, list[Held]] = {}
     alike: list[Held] = []
     last: Grant | None = None
@@ -114,19 +116,31 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         alike.append(job)
         if result is not None or summary is not None or usage is not None:
             results.append((job[1], result, summary, usage, sanitized))
+            found[job[1]] = _of_result(result, summary, usage)
         answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version + 1, None, now)))
     if not ended:
         return answers
-    ids, seqs, bases, lines, heads, _ = zip(*chain.from_iterable(ended.values()), strict=True)
-    each, before = iter(seqs), iter(heads)
+    ids, seqs, bases, lines, _, _ = zip(*chain.from_iterable(ended.values()), strict=True)
+    if digests.have_progress(connection, tenant, ids):
+        for (_, _, fence, _, _), alike in ended.items():
+            for id, seq, *_ in alike:
+                if saved := digests.of_progress(connection, tenant, id, fence):
+                    found[seq] = found.get(seq, {}) | saved
     for (_, attempt, fence, worker, version), alike in ended.items():
         move = (version + 1, "running", "succeeded", "complete", principal.worker(str(worker)), attempt, fence)
-        move_alike(connection, islice(each, len(alike)), islice(before, len(alike)), *move)
+        _, some, _, _, heads, _ = zip(*alike, strict=True)
+        metadatas = [merge(None, found[seq]) if seq in found else None for seq in some] if found else None
+        move_alike(connection, some, heads, *move, metadatas)
     connection.update(_SQL["complete"], {"tenant": tenant, "now": now}, seqs)
     connection.insert(_SQL["insert_result"], (tenant,), results)
     moves.tell_succeeded(connection, tenant, seqs, bases, lines)
     tell_parents(connection, tenant, ids)
     return answers
+
+
+def _of_result(result: str | None, summary: str | None, usage: str | None) -> digests.Digests:
+    texts = {"result": result, "summary": summary, "usage": usage}
+    return {name: of_text(text) for name, text in texts.items() if text is not None}
 
 
 def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Held]:
@@ -253,9 +267,11 @@ def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, F
     db, now = connection.db, connection.now
     updates = []
     for change, (standing, seq, head, *_) in changes:
+        metadata = merge(change.metadata, _digests(connection, tenant, change, standing, seq))
+        connection.metadatas[seq] = metadata
         connection.hashes[seq] = history_hash(
             head, tenant, change.id, change.version + 1, standing.status, change.status, change.verb, change.actor,
-            standing.attempt, standing.fence, change.reason, change.metadata, now,
+            standing.attempt, standing.fence, change.reason, metadata, now,
         )  # fmt: skip
         if change.edited is not None:
             edits.write(connection, routes, tenant, change, seq)
@@ -273,6 +289,19 @@ def write(connection: Connection, tenant: str, changes: Sequence[tuple[Change, F
         for c, f in changes
     ])  # fmt: skip
     tell_parents(connection, tenant, [c.id for c, _ in changes if c.status in TERMINAL])
+
+
+def _digests(connection: Connection, tenant: str, change: Change, job: Standing, seq: int) -> digests.Digests:
+    """What the transition is about; all of it but the job itself has been written."""
+    found = digests.of_transition(
+        connection, tenant, change.id, job.fence, job.status, change.status, change.verb, job.gate_id
+    )  # fmt: skip
+    found |= _of_result(change.result, change.result_summary, change.usage)
+    if change.error is not None and (change.error != job.error or change.status in digests.FAILURES):
+        found["error"] = of_text(change.error)
+    if change.edited is not None:
+        found["options"] = digests.of_options(connection, tenant, seq, change.edited)
+    return found
 
 
 def tell_parents(connection: Connection, tenant: str, ended: Sequence[str]) -> None:

@@ -1,23 +1,21 @@
 -- name: standings
--- What decisions look at, with the hash of the newest row of each job's history.
+-- What decisions look at, with the head of each job.
 SELECT j.id, j.status, j.attempt, j.max_attempts, j.version, j.fence, j.worker, j.run_at, j.deadline, j.lease_expires_at,
   j.run_started_at, j.timeout_seconds,
   coalesce(b.backoff, (SELECT a.backoff FROM agent a WHERE a.tenant = j.tenant AND a.no = j.line),
     (SELECT y.backoff FROM job_type y WHERE y.tenant = j.tenant AND y.name = b.type)), b.expiry_delay_seconds, j.releases, j.cancel_requested_at, j.cancel_reason,
-  j.error, j.seq, h.hash, j.base, j.line,
+  j.error, j.seq, j.head, j.base, j.line,
   CASE WHEN j.line IS NULL THEN 0 WHEN j.status = 'waiting_for_approval' OR j.awaiting > 0
     THEN (SELECT a.strict AND j.place_era IS a.era FROM agent a WHERE a.tenant = j.tenant AND a.no = j.line)
     ELSE NOT j.blocked END,
   j.gate_id, g.expires_at
 FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
 CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
 LEFT JOIN approval g ON g.tenant = j.tenant AND g.id = j.gate_id;
 
 -- name: held_to_complete
-SELECT j.id, j.seq, j.base, j.line, h.hash, j.status, j.attempt, j.fence, j.worker, j.version
-FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value
-CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version;
+SELECT j.id, j.seq, j.base, j.line, j.head, j.status, j.attempt, j.fence, j.worker, j.version
+FROM json_each(:ids) i CROSS JOIN job j ON j.tenant = :tenant AND j.id = i.value;
 
 -- name: still_held
 -- How many jobs of a range are as they were granted.
@@ -25,7 +23,7 @@ SELECT count(*) FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? AND status = '
 
 -- name: complete
 UPDATE job SET status = 'succeeded', version = version + 1, actor = 'worker:' || worker, worker = NULL, lease_expires_at = NULL,
-  finished_at = :now, updated_at = :now, verb = 'complete', reason = NULL, metadata = NULL, error = NULL
+  finished_at = :now, updated_at = :now, verb = 'complete', reason = NULL, metadata = NULL, error = NULL, head = interlock_head(seq)
 WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: insert_result
@@ -47,7 +45,8 @@ UPDATE job SET status = :status, version = version + 1, attempt = :attempt, rele
   place_era = CASE WHEN line IS NOT NULL AND status = 'running' AND :status <> 'running'
     THEN (SELECT a.era FROM agent a WHERE a.tenant = job.tenant AND a.no = job.line AND a.strict AND a.max_concurrency IS NOT NULL)
     ELSE place_era END,
-  finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata
+  finished_at = :finished_at, updated_at = :now, verb = :verb, actor = :actor, reason = :reason, metadata = :metadata,
+  head = interlock_head(seq)
 WHERE tenant = :tenant AND seq = :seq;
 
 -- name: grant_end

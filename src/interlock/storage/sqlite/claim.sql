@@ -34,14 +34,13 @@ SELECT run_at, seq FROM job INDEXED BY job_ready_across_keys
 WHERE tenant = ?1 AND run_at <= ?2 AND across_keys = ? AND status IN ('queued', 'retry') AND awaiting = 0 AND blocked = 0;
 
 -- name: to_grant
--- The jobs about to be granted, with base, line, and the hash of the newest row of each one's history.
-SELECT {job}, v.base, v.line, h.hash FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
-CROSS JOIN job_history h ON h.tenant = v.tenant AND h.seq = v.seq AND h.version = v.version
+-- The jobs about to be granted, with base, line and head.
+SELECT {job}, v.base, v.line, v.head FROM json_each(:seqs) s CROSS JOIN job_view v ON v.tenant = :tenant AND v.seq = s.value
 WHERE v.attempt BETWEEN 1 AND v.max_attempts;
 
 -- name: unchanged
--- Whether each job of a range still is as it was born, and where it stands. The next two have as many rows, in the same order.
-SELECT version = 1 AND attempt = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, route, line, run_at, max_attempts
+-- Whether each job of a range still is as it was born, and where it stands. The next has as many rows, in the same order.
+SELECT version = 1 AND attempt = 1 AND deadline IS NULL AND timeout_seconds IS NULL AND tags = '[]', id, priority, route, line, run_at, max_attempts, head
 FROM job WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
 -- name: bodies
@@ -50,15 +49,12 @@ SELECT coalesce(requested_by, parent_id, redrive_of, idempotency_key, backoff, e
   IS NULL, agent_kind, agent_id, created_by, created_at, payload
 FROM job_body WHERE tenant = ? AND seq BETWEEN ? AND ? ORDER BY seq;
 
--- name: births
-SELECT hash FROM job_history WHERE tenant = ? AND seq BETWEEN ? AND ? AND version = 1 ORDER BY seq;
-
 -- name: grant
 UPDATE job SET status = 'running', version = version + 1, fence = max(fence, :floor) + 1, worker = :worker,
   lease_expires_at = CASE WHEN timeout_seconds IS NULL THEN :now + :lease
     ELSE min(:now + :lease, :now + CAST(round(timeout_seconds * 1000000) AS INTEGER)) END,
   lease_seconds = :lease_seconds, heartbeat_at = NULL, started_at = coalesce(started_at, :now), run_started_at = :now,
-  updated_at = :now, verb = 'claim', actor = :actor, reason = NULL, metadata = NULL
+  updated_at = :now, verb = 'claim', actor = :actor, reason = NULL, metadata = NULL, head = interlock_head(seq)
 WHERE tenant = :tenant AND seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: jobs_by_seq

@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,8 +15,10 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from interlock.domain.audit import history_hash
+from interlock.domain.digests import of_fields
 from interlock.errors import Error, Fatal, StorageBroken, Unavailable
 from interlock.storage import broken
+from interlock.storage.sqlite import digests
 from interlock.storage.sqlite.hashes import Hashes
 from interlock.storage.sqlite.held import Memory
 
@@ -53,6 +55,7 @@ class Connection:
         self.now = 0
         self._strangers = [True]  # empty while a verb is at work
         self.hashes = Hashes(self._strangers)
+        self.metadatas: dict[int, str | None] = {}  # of the rows of history with those hashes
         self.undone = 0  # how often a transaction, or a part of one, was rolled back
         self.granted = Memory()
         self._log_pages = 0
@@ -80,9 +83,13 @@ class Connection:
         functions: list[tuple[str, Callable[..., Any], int]] = [
             # Asked for every row that is written; functions in Python would take three times as long.
             ("only_interlock_may_change_jobs", self._strangers.__len__, 0),
-            ("only_interlock_may_change_jobs", self.hashes.__getitem__, 1),
+            ("only_interlock_may_change_jobs", self.metadatas.get, 1),
+            ("interlock_head", self.hashes.__getitem__, 1),
             ("interlock_clock", self._time, 0),
             ("interlock_history_hash", history_hash, 13),
+            ("interlock_metadata_of_change", partial(digests.metadata_of_change, self), 6),
+            ("interlock_digest", digests.of_text, 1),
+            ("interlock_digest_fields", of_fields, -1),
         ]
         for name, function, arguments in functions:
             db.create_scalar_function(name, function, arguments)
@@ -121,6 +128,7 @@ class Connection:
         """Whether changes come from verbs, which bring the hashes of their history, or from anybody else."""
         self._strangers[:] = [] if allowed else [True]
         self.hashes.clear()
+        self.metadatas.clear()
 
     def begin(self) -> None:
         """Take the write lock and read the clock, once for the whole transaction."""

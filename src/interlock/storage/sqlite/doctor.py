@@ -10,13 +10,14 @@ import apsw
 
 from interlock.domain.audit import history_hash
 from interlock.domain.decide import Cancel, Order
+from interlock.domain.digests import merge, of_options
 from interlock.domain.job import Receipt, Refused
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import AlreadyFinished
 from interlock.storage import rehearsal
 from interlock.storage.contract import NO_TERMS
 from interlock.storage.contract.doctor import CANCELLED, ENDED, EVIDENCE, Fault
-from interlock.storage.sqlite import change, claim, enqueue, moves, registry
+from interlock.storage.sqlite import change, claim, digests, enqueue, moves, registry
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
@@ -88,10 +89,21 @@ def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
     found = c.rows(_SQL["broken_job"], {"tenant": fault.tenant, "name": fault.name})
     if not found:
         return ENDED
-    seq, status, attempt, fence, base, line, version, head = found[0]
+    seq, status, attempt, fence, base, line, version, head, gate_id = found[0]
+    about = digests.of_transition(
+        c, fault.tenant, fault.name, fence, status, Status.CANCELLED, Verb.CANCEL, gate_id
+    )  # fmt: skip
+    options = digests.options(c, fault.tenant, seq)
+    repaired = options._replace(
+        priority=min(max(options.priority, -1000), 1000),
+        max_attempts=min(max(options.max_attempts, min(max(attempt, 1), 100)), 100),
+    )
+    if repaired != options:
+        about["options"] = of_options(repaired)
+    c.metadatas[seq] = metadata = merge(None, about)
     c.hashes[seq] = history_hash(
         head, fault.tenant, fault.name, version + 1, Status(status), Status.CANCELLED, Verb.CANCEL, actor, attempt,
-        fence, reason, None, c.now,
+        fence, reason, metadata, c.now,
     )  # fmt: skip
     ((rules,),) = c.rows(_SQL["rules_of_change"])
     c.db.execute("DROP TRIGGER rules_of_change")  # in this transaction, which nobody else writes beside

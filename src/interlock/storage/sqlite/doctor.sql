@@ -35,7 +35,8 @@ SELECT rule, name FROM (
       WHERE w.tenant = j.tenant AND w.job_id = j.id AND (c.id IS NULL OR c.finished_at IS NOT NULL))))
   UNION ALL
   SELECT 'head_is_its_last_history', j.id FROM job j
-  WHERE j.tenant = :tenant AND (SELECT max(h.version) FROM job_history h WHERE h.tenant = j.tenant AND h.seq = j.seq) IS NOT j.version
+  WHERE j.tenant = :tenant AND ((SELECT max(h.version) FROM job_history h WHERE h.tenant = j.tenant AND h.seq = j.seq) IS NOT j.version
+    OR (SELECT h.hash FROM job_history h WHERE h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version) IS NOT j.head)
   UNION ALL
   SELECT 'slots_are_counted', a.kind || '/' || a.id FROM agent a
   WHERE a.tenant = :tenant AND a.max_concurrency IS NOT NULL AND a.used <> (
@@ -64,7 +65,7 @@ UPDATE job SET awaiting = (SELECT count(*) FROM job_await w WHERE w.tenant = job
 WHERE tenant = :tenant AND id = :name;
 
 -- name: broken_job
-SELECT j.seq, j.status, j.attempt, j.fence, j.base, j.line, max(j.version, coalesce(h.version, 0)), h.hash FROM job j
+SELECT j.seq, j.status, j.attempt, j.fence, j.base, j.line, max(j.version, coalesce(h.version, 0)), h.hash, j.gate_id FROM job j
 LEFT JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq
 WHERE j.tenant = :tenant AND j.id = :name AND j.status NOT IN ('succeeded', 'failed', 'dead_letter', 'cancelled')
 ORDER BY h.version DESC LIMIT 1;
@@ -76,6 +77,6 @@ SELECT sql FROM sqlite_schema WHERE type = 'trigger' AND name = 'rules_of_change
 UPDATE job SET status = 'cancelled', version = :version, attempt = :attempt,
   max_attempts = min(max(max_attempts, :attempt), 100), priority = min(max(priority, -1000), 1000),
   worker = NULL, lease_expires_at = NULL, gate_id = NULL, finished_at = :now, updated_at = :now, awaiting = 0, blocked = 0,
-  verb = 'cancel', actor = :actor, reason = :reason, metadata = NULL,
+  verb = 'cancel', actor = :actor, reason = :reason, metadata = NULL, head = interlock_head(seq),
   cancel_requested_at = coalesce(cancel_requested_at, :now), cancel_reason = coalesce(cancel_reason, :reason)
 WHERE tenant = :tenant AND seq = :seq;

@@ -37,7 +37,7 @@ def write(connection: Connection, routes: Routes, tenant: str, change: Change, s
     connection.db.execute(_SQL["edit"], edited._asdict() | {
         "tags": json.dumps(edited.tags), "route": route.no, "base": route.base,
         "across_repositories": route.across_repositories, "across_keys": route.across_keys, "now": connection.now,
-        "verb": change.verb, "actor": change.actor, "metadata": change.metadata, "tenant": tenant, "seq": seq,
+        "verb": change.verb, "actor": change.actor, "tenant": tenant, "seq": seq,
     })  # fmt: skip
 
 

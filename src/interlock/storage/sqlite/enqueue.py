@@ -9,6 +9,7 @@ from itertools import count
 from typing import Final
 
 from interlock.domain.audit import origin
+from interlock.domain.digests import merge, of_new_job
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
@@ -23,23 +24,26 @@ _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
 _NO_MORE: Final = (None,) * 12  # what most jobs lack; not to name it takes less than to write nothing
 
 Agents = dict[tuple[str, str], tuple[int, int]]
+Progress = Mapping[str, dict[str, str | None]]
+NO_PROGRESS: Final[Progress] = {}
 
 
 def enqueue(
-    connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms
-) -> list[Enqueued | Refused]:
-    """Add the jobs that are new; with `whole`, none if any is refused."""
+    connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], whole: bool, terms: Terms,
+    progress: Progress = NO_PROGRESS,
+) -> list[Enqueued | Refused]:  # fmt: skip
+    """Add the jobs that are new; with `whole`, none if any is refused. `progress`: digests of what some begin with."""
     ((registry,),) = connection.rows(_SQL["registry"], {"tenant": tenant})
     if registry != terms.registry:
         raise RegistryChanged(tenant)
     agents = _agents(connection, tenant, jobs, terms.implicit_agents)
     if not any(job.idempotency_key or job.parent_id for job in jobs) and None not in agents.values():
-        first = _insert(connection, routes, tenant, jobs, _known(agents))
+        first = _insert(connection, routes, tenant, jobs, _known(agents), progress)
         return [Enqueued(job.id, seq, False, connection.now) for seq, job in enumerate(jobs, first)]
     answers, new = _sort_out(connection, tenant, jobs, agents)
     if whole and any(isinstance(a, Refused) for a in answers):
         return [Enqueued(job.id, 0, False) if a is None else a for job, a in zip(jobs, answers, strict=True)]
-    first = _insert(connection, routes, tenant, new, _known(agents)) if new else 0
+    first = _insert(connection, routes, tenant, new, _known(agents), progress) if new else 0
     fresh = {job.id: Enqueued(job.id, first + i, False, connection.now) for i, job in enumerate(new)}
     by_key = {job.idempotency_key: fresh[job.id] for job in new if job.idempotency_key is not None}
     told: list[Enqueued | Refused] = []
@@ -133,13 +137,15 @@ def _agent_fault(job: NewJob, agents: Mapping[tuple[str, str], tuple[int, int] |
     return UnknownAgent(job.agent_kind, str(job.agent_id))
 
 
-def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], agents: Agents) -> int:
+def _insert(
+    connection: Connection, routes: Routes, tenant: str, jobs: Sequence[NewJob], agents: Agents, progress: Progress
+) -> int:
     now = connection.now
     ((first,),) = connection.rows(_SQL["take_seqs"], {"tenant": tenant, "count": len(jobs)})
     found = routes.of(connection, jobs)
     rows, bodies, full_bodies = [], [], []
     first_due: dict[int, int] = {}
-    births: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
+    births: defaultdict[str, dict[int, tuple[bytes, str | None]]] = defaultdict(dict)
     for seq, job, route in zip(count(first), jobs, found):
         # unpacked at once: looking up twenty names of a tuple takes longer than all the rest
         (
@@ -164,10 +170,14 @@ def _insert(connection: Connection, routes: Routes, tenant: str, jobs: Sequence[
             bodies.append(body)
         else:
             full_bodies.append((*body, *more))
-        births[created_by][seq] = origin(tenant, id)
-    for created_by, origins in births.items():
-        move_alike(connection, origins, origins.values(), 1, None, "queued", "enqueue", created_by, 1, 0)
-    connection.insert(_SQL["insert_job"], (tenant, now), rows)
+        digests = of_new_job(job)
+        metadata = merge(None, digests | progress[id] if id in progress else digests)
+        births[created_by][seq] = origin(tenant, id), metadata
+    for created_by, born in births.items():
+        origins, metadatas = zip(*born.values(), strict=True)
+        move_alike(connection, [*born], origins, 1, None, "queued", "enqueue", created_by, 1, 0, metadatas)
+    hashes = connection.hashes
+    connection.insert(_SQL["insert_job"], (tenant, now), [(*row, hashes[row[0]]) for row in rows])
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)
     overtaken = moves.overtaken(connection, tenant, first_due)

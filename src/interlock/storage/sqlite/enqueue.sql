@@ -6,8 +6,8 @@ RETURNING next_seq - :count;
 
 -- name: insert_job
 INSERT INTO job (tenant, updated_at, seq, id, status, priority, route, base, line, blocked, run_at, deadline, timeout_seconds,
-  attempt, max_attempts, fence, version, releases, verb, actor, tags, across_repositories, across_keys)
-VALUES (?1, ?2, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, 'enqueue', ?, ?, ?, ?);
+  attempt, max_attempts, fence, version, releases, verb, actor, tags, across_repositories, across_keys, head)
+VALUES (?1, ?2, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, 0, 1, 0, 'enqueue', ?, ?, ?, ?, ?);
 
 -- name: insert_body
 INSERT INTO job_body (tenant, created_at, seq, id, type, created_by, agent_kind, agent_id, requires, payload)

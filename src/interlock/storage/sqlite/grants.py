@@ -31,8 +31,8 @@ _HEARTBEAT, _STARTED, _RUN_STARTED, _UPDATED = (
 )
 _RUNNING: Final = Status.RUNNING
 
-# A job that stands as it was born and has nothing that most jobs lack: few columns of three tables tell all of it.
-Born = tuple[int, tuple[Any, ...], tuple[Any, ...], tuple[bytes]]
+# A job that stands as it was born and has nothing that most jobs lack: few columns of two tables tell all of it.
+Born = tuple[int, tuple[Any, ...], tuple[Any, ...]]
 # Worker, seconds of the lease, and the status, version, attempt and fence that a job had.
 Move = tuple[str, float, str, int, int, int]
 
@@ -76,7 +76,7 @@ class Grants:
         born: dict[int, Born] = {}
         for first, last in self._connection.ranges(seqs):
             where = (self._tenant, first, last)
-            read = (self._connection.rows(_SQL[name], where) for name in ("unchanged", "bodies", "births"))
+            read = (self._connection.rows(_SQL[name], where) for name in ("unchanged", "bodies"))
             for facts in zip(range(first, last + 1), *read, strict=True):
                 if facts[1][0] and facts[2][0]:
                     born[facts[0]] = facts
@@ -91,7 +91,7 @@ class Grants:
         """How long leases are where they are not all alike: by the agents of these jobs, else by their types."""
         connection, facts = self._connection, {"tenant": self._tenant}
         self._by_type = dict(connection.rows(_SQL["leases_of_types"], facts))
-        named = {body[1:3] for _, _, body, _ in born.values()} | {(r[_KIND], r[_AGENT]) for r in changed.values()}
+        named = {body[1:3] for _, _, body in born.values()} | {(r[_KIND], r[_AGENT]) for r in changed.values()}
         names = json.dumps([name for name in named if name[0] is not None])
         for kind, id, seconds in connection.rows(_SQL["leases_of_agents"], facts | {"names": names}):
             self._by_agent[kind, id] = seconds
@@ -110,9 +110,8 @@ class Grants:
         expires_at = now
         for (
             seq,
-            (_, id, priority, route, line, run_at, max_attempts),
+            (_, id, priority, route, line, run_at, max_attempts, birth),
             (_, agent_kind, agent_id, created_by, created_at, payload),
-            (birth,),
         ) in born:
             base, type, requires, repository, affinity_key = routes.shown[route]
             worker = next(self._workers)

@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from interlock.domain import operator_log
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import START, Child, Past, Prune, PrunedStep, PruneOrder, Redrive, redriven
 from interlock.errors import NotFound
 from interlock.storage import chains
 from interlock.storage.contract import Terms
-from interlock.storage.sqlite import artifacts, enqueue, progress, stretches
+from interlock.storage.sqlite import artifacts, digests, enqueue, log, progress, stretches
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.routes import Routes
 from interlock.storage.statements import load
@@ -103,7 +104,12 @@ def _redrive(
             else:
                 answers[i] = Refused(job)
     if new:
-        added = enqueue.enqueue(connection, routes, tenant, list(new.values()), False, terms)
+        saved = {
+            job.id: digests.of_copied_progress(connection, tenant, orders[i].id, orders[i].step)
+            for i, job in new.items()
+            if orders[i].origin != START
+        }
+        added = enqueue.enqueue(connection, routes, tenant, list(new.values()), False, terms, saved)
         answers |= zip(new, added, strict=True)
     for i, order in enumerate(orders):
         answer = answers[i]
@@ -175,6 +181,7 @@ def _prune(connection: Connection, tenant: str, order: PruneOrder) -> PrunedStep
         facts = {"tenant": tenant, "seqs": json.dumps(seqs), "ids": json.dumps(ids)}
         for statement in _DELETES:
             connection.db.execute(statement, facts)
+        log.append(connection, tenant, operator_log.prune(order, len(old), cutoff))
         artifacts.forget(connection, tenant, ids)
         stretches.drop_emptied(connection, tenant, seqs[0], seqs[-1])
     return PrunedStep(len(old), last_seq, at_end)

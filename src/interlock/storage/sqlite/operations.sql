@@ -34,9 +34,8 @@ WHERE b.tenant = :tenant AND b.parent_id = :parent AND b.parent_id IS NOT NULL A
 
 -- name: next_jobs
 -- What a step of a prune looks at, with the ends of the histories.
-SELECT j.seq, j.id, b.created_at, j.finished_at, h.hash
+SELECT j.seq, j.id, b.created_at, j.finished_at, j.head
 FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq
-CROSS JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version
 WHERE j.tenant = :tenant AND j.seq > :after ORDER BY j.seq LIMIT :step;
 
 -- name: note_prune

@@ -40,19 +40,6 @@ WITH RECURSIVE t (tenant) AS (
 SELECT j.tenant, j.id FROM t CROSS JOIN job j INDEXED BY job_deadline ON j.tenant = t.tenant
 WHERE j.deadline IS NOT NULL AND j.status IN ('queued', 'retry', 'waiting_for_approval') AND j.deadline <= :now LIMIT :limit;
 
--- name: chains
--- Every history row of a tenant (or of all), chain by chain, beside what the job itself says.
-SELECT h.tenant, coalesce(j.id, 'seq ' || h.seq), h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence,
-  h.reason, h.metadata, h.at, h.hash, j.version, j.status
-FROM job_history h LEFT JOIN job j ON j.tenant = h.tenant AND j.seq = h.seq
-WHERE :tenant IS NULL OR h.tenant = :tenant
-ORDER BY h.tenant, h.seq, h.version;
-
--- name: without_history
-SELECT j.tenant, j.id FROM job j
-WHERE (:tenant IS NULL OR j.tenant = :tenant)
-  AND NOT EXISTS (SELECT 1 FROM job_history h WHERE h.tenant = j.tenant AND h.seq = j.seq) LIMIT 1;
-
 -- name: heads
 -- The ends of some of a tenant's chains, by job.
 SELECT j.id, h.hash FROM job j JOIN job_history h ON h.tenant = j.tenant AND h.seq = j.seq AND h.version = j.version

@@ -8,9 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from interlock.domain import operator_log
 from interlock.domain.registry import Agent, Defaults, JobType, Minute, QueueStats, Registry
 from interlock.errors import AgentInUse
-from interlock.storage.sqlite import moves
+from interlock.storage.sqlite import log, moves
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.statements import load
 
@@ -38,7 +39,7 @@ class RegistryVerbs(ABC):
 
         return await self._write(read)  # in one transaction
 
-    async def set_type(self, tenant: str, type: JobType) -> JobType:
+    async def set_type(self, tenant: str, type: JobType, *, actor: str | None = None) -> JobType:
         def write(c: Connection) -> JobType:
             c.db.execute(_SQL["raise_registry"], {"tenant": tenant})
             d = type.defaults
@@ -46,19 +47,29 @@ class RegistryVerbs(ABC):
                 "tenant": tenant, "name": type.name, "schema": type.schema, "requires": json.dumps(type.requires),
                 "defaults": d.to_text(), "backoff": d.backoff, "lease_seconds": d.lease_seconds, "now": c.now,
             }  # fmt: skip
+            if actor is not None:
+                log.append(c, tenant, operator_log.set_type(actor, type))
             return _type(c.rows(_SQL["set_type"], facts)[0])
 
         return await self._write(write)
 
-    async def delete_type(self, tenant: str, name: str) -> bool:
+    async def delete_type(self, tenant: str, name: str, *, actor: str | None = None) -> bool:
         def write(c: Connection) -> bool:
             c.db.execute(_SQL["raise_registry"], {"tenant": tenant})
-            return bool(c.rows(_SQL["drop_type"], {"tenant": tenant, "name": name}))
+            gone = bool(c.rows(_SQL["drop_type"], {"tenant": tenant, "name": name}))
+            if gone and actor is not None:
+                log.append(c, tenant, operator_log.delete_type(actor, name))
+            return gone
 
         return await self._write(write)
 
-    async def set_agent(self, tenant: str, agent: Agent) -> Agent:
-        return await self._write(lambda c: set_agent(c, tenant, agent))
+    async def set_agent(self, tenant: str, agent: Agent, *, actor: str | None = None) -> Agent:
+        def write(c: Connection) -> Agent:
+            if actor is not None:
+                log.append(c, tenant, operator_log.set_agent(actor, agent))
+            return set_agent(c, tenant, agent)
+
+        return await self._write(write)
 
     async def agents(self, tenant: str, after: tuple[str, str], limit: int) -> list[Agent]:
         facts = {"tenant": tenant, "kind": after[0], "id": after[1], "limit": limit}
@@ -79,7 +90,7 @@ class RegistryVerbs(ABC):
 
         return await self._read(read)
 
-    async def delete_agent(self, tenant: str, kind: str, id: str) -> bool:
+    async def delete_agent(self, tenant: str, kind: str, id: str, *, actor: str | None = None) -> bool:
         def write(c: Connection) -> bool:
             rows = c.rows(_SQL["agent"], {"tenant": tenant, "kind": kind, "id": id})
             if not rows:
@@ -91,6 +102,8 @@ class RegistryVerbs(ABC):
             if rows[0][4] is not None:
                 c.db.execute(_SQL["raise_registry"], {"tenant": tenant})
             c.db.execute(_SQL["drop_agent"], facts)
+            if actor is not None:
+                log.append(c, tenant, operator_log.delete_agent(actor, kind, id))
             return True
 
         return await self._write(write)

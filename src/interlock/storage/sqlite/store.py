@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import apsw
 
+from interlock.domain import operator_log
 from interlock.domain.decide import STOPS, Order
 from interlock.domain.job import (
     Beat,
@@ -34,7 +35,7 @@ from interlock.storage import chains
 from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict, cancels_of
 from interlock.storage.migrate import lacking, migrations, pending
 from interlock.storage.signal import Signal
-from interlock.storage.sqlite import change, claim, enqueue, find, history
+from interlock.storage.sqlite import change, claim, enqueue, find, history, log
 from interlock.storage.sqlite.artifacts import ArtifactVerbs
 from interlock.storage.sqlite.audit import AuditVerbs
 from interlock.storage.sqlite.beats import checkpoint, heartbeat
@@ -195,12 +196,18 @@ class SQLiteStore(
     async def history(self, tenant: str, job_id: str) -> list[HistoryRow]:
         return await self._read(lambda c: history.of_job(c, tenant, job_id))
 
-    async def pause(self, tenant: str, type: str, *, actor: str | None, reason: str | None) -> None:
+    async def pause(
+        self, tenant: str, type: str, *, actor: str | None, reason: str | None, resumed_by: str | None = None
+    ) -> None:
         def write(c: Connection) -> None:
             at = None if actor is None else c.now
             if at is None:
                 c.db.execute(_GOES_ON, {"tenant": tenant, "type": type, "now": c.now})
             c.db.execute(_PAUSE, {"tenant": tenant, "type": type, "at": at, "actor": actor, "reason": reason})
+            if actor is not None:
+                log.append(c, tenant, operator_log.pause(actor, type, reason))
+            elif resumed_by is not None:
+                log.append(c, tenant, operator_log.resume(resumed_by, type))
 
         await self._write(write)
         self._signal.fire(tenant)
@@ -224,21 +231,21 @@ class SQLiteStore(
         return self._clock()
 
     async def verify(self, tenant: str | None = None) -> Verdict:
-        def read(c: Connection) -> Verdict:
-            bare = c.rows(_READ["without_history"], {"tenant": tenant})
-            verdict = chains.verify(c.db.execute(_READ["chains"], {"tenant": tenant}))
-            if bare and verdict.first_bad is None:
-                verdict = verdict._replace(first_bad=f"{bare[0][0]} {bare[0][1]}: the job has no history")
-            return verdict
-
-        return await self._read(read)
+        return await chains.verify_all(
+            [tenant] if tenant is not None else await self.tenants(),
+            lambda tenant, after: self.verify_part(tenant, after=after, jobs=chains.VERIFIED_AT_ONCE),
+        )
 
     async def head(self, tenant: str | None = None) -> str:
         async def ends(tenant: str, after: str, limit: int) -> chains.Ends:
             asked = {"tenant": tenant, "after": after, "limit": limit}
             return await self._read(lambda c: c.rows(_READ["heads"], asked))
 
-        return await chains.head_of(await self.tenants() if tenant is None else [tenant], ends)
+        async def log_end(tenant: str) -> bytes | None:
+            end = await self._read(lambda c: log.end(c, tenant))
+            return None if end is None else end[1]
+
+        return await chains.head_of(await self.tenants() if tenant is None else [tenant], ends, log_end)
 
     def watch(self, tenant: str) -> asyncio.Event:
         """Own commits fire at once; those of other processes, for whomever, are noticed by the file's data version."""

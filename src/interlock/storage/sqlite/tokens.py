@@ -7,10 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from interlock.domain import operator_log
 from interlock.domain.job import Refused
 from interlock.domain.retry import SECOND
 from interlock.domain.token import NewToken, Sighting, Token
 from interlock.errors import NotFound, TokenExists
+from interlock.storage.sqlite import log
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.statements import load
 
@@ -67,6 +69,7 @@ def _create(connection: Connection, tenant: str, token: NewToken) -> Token | Ref
         },
     )
     if kept := _get(connection, tenant, token.id):
+        log.append(connection, tenant, operator_log.create_token(token))
         return kept
     ((id,),) = connection.rows(_SQL["with_key"], {"tenant": tenant, "key": token.key})
     return Refused(TokenExists(str(token.key), id))
@@ -88,6 +91,8 @@ def _revoke(connection: Connection, tenant: str, id: str, actor: str, of_workers
     if found is None or (of_workers and found.worker_id is None):
         return Refused(NotFound(id, what="token"))
     connection.db.execute(_SQL["revoke"], {"tenant": tenant, "id": id, "now": connection.now, "actor": actor})
+    if found.revoked_at is None:
+        log.append(connection, tenant, operator_log.revoke_token(actor, id))
     return _get(connection, tenant, id) or found
 
 

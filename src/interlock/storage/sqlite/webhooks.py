@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+from interlock.domain import operator_log
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import (
@@ -24,6 +25,7 @@ from interlock.domain.webhook import (
     too_many_subscriptions,
 )  # fmt: skip
 from interlock.errors import Error, IdempotencyKeyReuse
+from interlock.storage.sqlite import log
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.statements import load
 
@@ -54,7 +56,13 @@ class SQLiteOutbox:
         self._write, self._read = write, read
 
     async def subscribe(self, tenant: str, new: NewSubscription) -> Subscribed:
-        answer = await self._write(lambda c: _subscribe(c, tenant, new))
+        def write(c: Connection) -> Subscribed | Error:
+            made = _subscribe(c, tenant, new)
+            if isinstance(made, Subscribed) and not made.replayed:
+                log.append(c, tenant, operator_log.subscribe(new))
+            return made
+
+        answer = await self._write(write)
         if isinstance(answer, Error):
             raise answer
         return answer
@@ -65,22 +73,41 @@ class SQLiteOutbox:
     async def subscription(self, tenant: str, id: str) -> Subscription | None:
         return await self._read(lambda c: next(iter(_subscriptions(c, tenant, id=id)), None))
 
-    async def unsubscribe(self, tenant: str, id: str) -> bool:
-        return await self._write(lambda c: _unsubscribe(c, tenant, id))
+    async def unsubscribe(self, tenant: str, id: str, *, actor: str | None = None) -> bool:
+        def write(c: Connection) -> bool:
+            gone = _unsubscribe(c, tenant, id)
+            if gone and actor is not None:
+                log.append(c, tenant, operator_log.unsubscribe(actor, id))
+            return gone
 
-    async def renew(self, tenant: str, id: str, expires_in_seconds: float | None) -> Subscription | None:
-        answer = await self._write(lambda c: _renew(c, tenant, id, expires_in_seconds))
+        return await self._write(write)
+
+    async def renew(
+        self, tenant: str, id: str, expires_in_seconds: float | None, *, actor: str | None = None
+    ) -> Subscription | None:
+        def write(c: Connection) -> Subscription | Error | None:
+            renewed = _renew(c, tenant, id, expires_in_seconds)
+            if isinstance(renewed, Subscription) and actor is not None:
+                log.append(c, tenant, operator_log.renew(actor, id, expires_in_seconds))
+            return renewed
+
+        answer = await self._write(write)
         if isinstance(answer, Error):
             raise answer
         return answer
 
-    async def rotate(self, tenant: str, id: str | None, secret: str, keep_seconds: float) -> bool:
+    async def rotate(
+        self, tenant: str, id: str | None, secret: str, keep_seconds: float, *, actor: str | None = None
+    ) -> bool:
         def write(c: Connection) -> bool:
             facts = {"tenant": tenant, "secret": secret, "until": _later(c, keep_seconds)}
             if id is None:
                 c.db.execute(_SQL["rotate_job_secret"], facts)
-                return True
-            return bool(c.rows(_SQL["rotate"], facts | {"id": id}))
+            elif not c.rows(_SQL["rotate"], facts | {"id": id}):
+                return False
+            if actor is not None:
+                log.append(c, tenant, operator_log.rotate(actor, id, keep_seconds))
+            return True
 
         return await self._write(write)
 

@@ -69,8 +69,20 @@ begin
     raise exception 'interlock: job %: who holds it changes only with a grant, not % → %', old.id, old.worker, new.worker
       using errcode = 'check_violation';
   end if;
+  if new.status = 'waiting_for_approval' and not exists (select from interlock.approval a where a.tenant = new.tenant
+      and a.id = new.gate_id and a.job_id = new.id and a.fence = new.fence and a.status = 'open') then
+    raise exception 'interlock: job %: it waits only for an open approval of its own, requested under its last lease', old.id
+      using errcode = 'check_violation';
+  elsif (new.route, new.base, new.priority) is distinct from (old.route, old.base, old.priority) and not exists (
+      select from interlock.route r where r.tenant = new.tenant and r.no = new.route and r.base = new.base and r.priority = new.priority
+        and r.type = new.type and r.requires = new.requires and r.repository is not distinct from new.repository
+        and r.affinity_key is not distinct from new.affinity_key) then
+    raise exception 'interlock: job %: its route is the one of its type, requirements, priority, repository and affinity key', old.id
+      using errcode = 'check_violation';
+  end if;
   new.updated_at := interlock.clock();
-  if new.head = old.head then  -- a claim and a completion bring the hash of their row along
+  if current_setting('interlock.verb', true) is distinct from 'on' then  -- a claim and a completion bring the hash of their row along
+    new.metadata := interlock.metadata_of_change(old, new);
     new.head := interlock.history_hash(old.head, new.version, new.previous,
       interlock.became(new.status, new.verb, new.actor), old.attempt, new.fence,
       interlock.noted(new.reason, new.metadata, interlock.micros(new.updated_at)));
@@ -80,7 +92,7 @@ end $$;
 create trigger guard_move before update on interlock.job for each row
   when ((
     new.version = old.version + 1 and new.previous = old.status and new.attempt = old.attempt and new.updated_at = now()
-    and new.head <> old.head and case when old.status = 'running' then new.fence = old.fence and new.status <> 'retry' and new.status <> 'running'
+    and current_setting('interlock.verb', true) = 'on' and case when old.status = 'running' then new.fence = old.fence and new.status = 'succeeded'
              else old.status <= 'retry' and new.status = 'running' and new.fence > old.fence end) is not true)
   execute function interlock.guard_move();
 
@@ -109,7 +121,8 @@ begin
     raise exception 'interlock: a job is born queued, at version 1, attempt 1 and fence 0' using errcode = 'check_violation';
   end if;
   new.updated_at := interlock.clock();
-  if new.head is null then
+  if current_setting('interlock.verb', true) is distinct from 'on' then
+    new.metadata := interlock.metadata_of_creation(new);
     new.head := interlock.history_hash(interlock.origin(interlock.field(new.tenant), new.id), 1, null,
       interlock.became(new.status, new.verb, new.actor), 1, 0, interlock.noted(new.reason, new.metadata, interlock.micros(new.updated_at)));
   end if;
@@ -117,7 +130,7 @@ begin
 end $$;
 create trigger guard_birth before insert on interlock.job for each row
   when ((new.status = 'queued' and new.version = 1 and new.attempt = 1 and new.fence = 0 and new.previous is null
-    and new.updated_at = now() and new.head is not null) is not true)
+    and new.updated_at = now() and current_setting('interlock.verb', true) = 'on') is not true)
   execute function interlock.guard_birth();
 
 create function interlock.after_insert() returns trigger
@@ -172,7 +185,7 @@ declare
   t timestamptz := clock();
   changes integer; granted boolean; ended boolean; entered boolean; left_ready boolean; children boolean;
   lines boolean; granted_lines boolean; setbacks boolean; others boolean; apart boolean;  -- of another tenant than the one set
-  parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
+  stopped uuid[]; parents uuid[]; nos bigint[]; limited bigint[] := '{}'; freed bigint[] := '{}';
   listened text;
   part record;
 begin
@@ -261,8 +274,15 @@ begin
     from changed n where n.status = 'running' and n.previous <> 'running';
   end if;
   if ended and not apart then
-    delete from lease l where l.tenant = current_tenant() and l.job_id = any(array(
-      select n.id from changed n where n.previous = 'running' and n.status <> 'running'));
+    stopped := array(select n.id from changed n where n.previous = 'running' and n.status <> 'running' order by n.id);
+    delete from lease l where l.tenant = current_tenant() and l.job_id = any(stopped);
+    -- Whoever saves progress holds the lease: with this, all of it is there. What was saved since the digests were made is not in them.
+    if (exists (select from job_step s where s.tenant = current_tenant() and s.job_id between stopped[1] and stopped[cardinality(stopped)])
+        or exists (select from job_checkpoint c where c.tenant = current_tenant() and c.job_id between stopped[1] and stopped[cardinality(stopped)]))
+        and exists (select from changed n where n.previous = 'running' and n.status <> 'running'
+          and not covers_progress(n.tenant, n.id, n.fence, n.metadata)) then
+      raise exception 'interlock: progress was saved while the run was ended' using errcode = 'serialization_failure';
+    end if;
   elsif ended then
     delete from lease l using changed n where n.previous = 'running' and n.status <> 'running' and l.tenant = n.tenant and l.job_id = n.id;
   end if;
@@ -395,9 +415,10 @@ create trigger history_is_not_truncated before truncate on interlock.job_history
 
 create function interlock.refuse_delete() returns trigger language plpgsql as $$
 begin
-  raise exception 'interlock: only a job that has ended may be deleted, not %', old.id using errcode = 'check_violation';
+  raise exception 'interlock: only a job that has ended may be deleted, with all it owns, not %: use interlock prune', old.id
+    using errcode = 'check_violation';
 end $$;
 create trigger job_is_permanent before delete on interlock.job for each row
-  when (old.status < 'succeeded') execute function interlock.refuse_delete();
+  when (old.status < 'succeeded' or current_setting('interlock.verb', true) is distinct from 'on') execute function interlock.refuse_delete();
 create trigger job_is_not_truncated before truncate on interlock.job
   for each statement execute function interlock.refuse_history();

@@ -30,7 +30,7 @@ create or replace function interlock.save_checkpoints(
   p_tenant text, ids uuid[], fences bigint[], workers text[], seqs bigint[], datas text[], sanitizeds boolean[]
 ) returns setof uuid language plpgsql as $$
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'on', true);
   return query
   insert into interlock.job_checkpoint as c (tenant, job_id, seq, data, sanitized, at)
   select p_tenant, u.id, u.seq, u.data, u.sanitized, interlock.clock()
@@ -40,6 +40,7 @@ begin
   on conflict (tenant, job_id) do update set seq = excluded.seq, data = excluded.data, sanitized = excluded.sanitized, at = excluded.at
     where c.seq < excluded.seq
   returning c.job_id;
+  perform set_config('interlock.verb', '', true);
 end $$;
 
 -- The facts that explain why a checkpoint was not taken.

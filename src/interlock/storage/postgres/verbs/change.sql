@@ -8,8 +8,10 @@ create or replace function interlock.complete(
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
   set enable_hashjoin = off set jit = off as $$
 declare
-  at_micros bigint;
   noted text;
+  tail text;
+  metadatas text[];
+  saved boolean;
   same_fence bigint := case when cardinality(p_fences) = 1 then p_fences[1] end;
   same_worker text := case when cardinality(workers) = 1 then workers[1] end;
   same_actor text := 'worker:' || same_worker;
@@ -17,27 +19,43 @@ declare
   at_first bytea;  -- what is hashed of a job that was claimed once and then completed, if that is the same for all
 begin
   at := interlock.clock();
-  at_micros := interlock.micros(at);
-  noted := interlock.noted(null, null, at_micros);
-  if cardinality(ids) > 1 and same_actor is not null and same_fence <> -4611686018427387904 then
-    at_first := interlock.history_bytes(3, 'running', interlock.became('succeeded', 'complete', same_actor), 1, same_fence, noted);
-  end if;
+  tail := interlock.field(interlock.micros(at));
+  noted := '--' || tail;
   p_tenant := set_config('interlock.tenant', p_tenant, true);
+  -- Ids of one batch are mostly neighbors, so that one look says that none of them has saved anything.
+  saved := exists (select from interlock.job_checkpoint c where c.tenant = p_tenant and c.job_id between ids[1] and ids[cardinality(ids)])
+    or exists (select from interlock.job_step s where s.tenant = p_tenant and s.job_id between ids[1] and ids[cardinality(ids)]);
+  if saved then
+    metadatas := array(select interlock.metadata_of_completion(p_tenant, u.id, l.fence, u.result, u.summary, u.usage)
+      from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, place)
+      left join lateral (select l.fence from interlock.lease l where l.tenant = p_tenant and l.job_id = u.id offset 0) l on true order by u.place);
+  elsif results is not null or summaries is not null or usages is not null then
+    metadatas := array(select interlock.metadata_of_completion(p_tenant, u.id, null, u.result, u.summary, u.usage)
+      from unnest(ids, results, summaries, usages) with ordinality as u(id, result, summary, usage, place) order by u.place);
+  end if;
+  if cardinality(ids) > 1 and same_actor is not null and same_fence <> -4611686018427387904 then
+    at_first := interlock.history_bytes(3, 'running', interlock.became('succeeded', 'complete', same_actor), 1, same_fence,
+      case when metadatas is null then noted else '-' end);
+  end if;
+  perform set_config('interlock.verb', 'on', true);
   with done as (
     -- The place of an id among the sorted ones is found by halving: nothing is joined, so no join can be turned round.
     update interlock.job j set status = 'succeeded', previous = j.status, version = j.version + 1, worker = null, lease_expires_at = null,
       finished_at = at, updated_at = at, verb = 'complete', actor = coalesce(same_actor, 'worker:' || j.worker),
-      reason = null, metadata = null, error = null, result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
+      reason = null, metadata = metadatas[width_bucket(j.id, ids)], error = null, result = results[width_bucket(j.id, ids)], result_summary = summaries[width_bucket(j.id, ids)],
       usage = coalesce(usages[width_bucket(j.id, ids)], j.usage),
       sanitized = j.sanitized or coalesce(same_sanitized, sanitizeds[width_bucket(j.id, ids)]),
       head = sha256(j.head || case when j.version = 2 and at_first is not null then at_first else interlock.history_bytes(
-        j.version + 1, j.status, interlock.became('succeeded', 'complete', 'worker:' || j.worker), j.attempt, j.fence, noted) end)
+          j.version + 1, j.status, interlock.became('succeeded', 'complete', 'worker:' || j.worker), j.attempt, j.fence,
+          case when metadatas is null then noted else '-' end) end
+        || case when metadatas is null then ''::bytea else convert_to(interlock.field(metadatas[width_bucket(j.id, ids)]) || tail, 'UTF8') end)
     where j.tenant = p_tenant and j.id = any(ids) and j.status = 'running'
       and j.worker = coalesce(same_worker, workers[width_bucket(j.id, ids)])
       and coalesce(same_fence, p_fences[width_bucket(j.id, ids)]) in (j.fence, -4611686018427387904)
     returning width_bucket(j.id, ids) as position, j.fence, j.attempt, j.version)
   select array_agg(d.position), array_agg(d.fence), array_agg(d.attempt), array_agg(d.version)
   into positions, fences, attempts, versions from done d;
+  perform set_config('interlock.verb', '', true);
 end $$;
 
 -- How a failed job is tried again: as it says itself, else its agent, else its type.
@@ -93,7 +111,7 @@ declare
   t timestamptz := interlock.clock();
   changed integer;
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'change', true);
   update interlock.job j set status = u.status, previous = j.status, version = j.version + 1, verb = u.verb, actor = u.actor,
     attempt = u.attempt, releases = u.releases, reason = u.reason, metadata = u.metadata, run_at = coalesce(u.run_at, j.run_at),
     error = coalesce(u.error, j.error), cancel_requested_at = coalesce(u.cancel_requested_at, j.cancel_requested_at),
@@ -114,6 +132,7 @@ begin
     limit cardinality(ids)) u
   where j.ctid = u.at and j.version = u.version;
   get diagnostics changed = row_count;
+  perform set_config('interlock.verb', '', true);
   return changed;
 end $$;
 
@@ -161,9 +180,10 @@ end $$;
 -- Makes a job wait for children; before it is released, so that it is not ready in between.
 create or replace function interlock.await_children(p_tenant text, p_job_id uuid, p_children uuid[]) returns void language plpgsql as $$
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'on', true);
   insert into interlock.job_await (tenant, child_id, job_id, deadline)
   select j.tenant, c, j.id, j.deadline from interlock.job j cross join unnest(p_children) c where j.tenant = p_tenant and j.id = p_job_id;
+  perform set_config('interlock.verb', '', true);
 end $$;
 
 -- The history rows that ended these grants.

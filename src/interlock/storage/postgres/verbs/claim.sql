@@ -206,7 +206,9 @@ begin
         select u.at, u.job_id from unnest(places, more) as u(at, job_id) where interlock.can_be_granted(p_tenant, u.job_id)
         limit p_limit - cardinality(got)) g;
     end if;
+    granting := set_config('interlock.verb', 'on', true);
     delete from interlock.ready q where q.ctid = any(places);
+    granting := set_config('interlock.verb', '', true);
     got := got || more;
     -- Fewer than asked for although there were candidates: others hold them, so look further back.
     exit when cardinality(got) >= p_limit or seen < want;
@@ -223,7 +225,7 @@ begin
   elsif cardinality(got) > 1 then
     at_first := interlock.history_bytes(2, 'queued', interlock.became('running', 'claim', granter), 1, floor + 1, noted);
   end if;
-  granting := set_config('interlock.granting', 'claim', true);
+  granting := set_config('interlock.granting', 'claim', true) || set_config('interlock.verb', 'on', true);
   with started as (
     update interlock.job j set status = 'running', previous = j.status, version = j.version + 1, fence = greatest(j.fence, floor) + 1,
       worker = coalesce(p_takers[width_bucket(j.id, got)], p_worker),
@@ -249,7 +251,7 @@ begin
   at := t;
   expires_at := lease_end;
   fence := floor + 1;
-  granting := set_config('interlock.granting', '', true);
+  granting := set_config('interlock.granting', '', true) || set_config('interlock.verb', '', true);
   if granted <> cardinality(got) and granted <> (select count(distinct x) from unnest(got) x) then
     raise exception 'interlock: % jobs were locked and % granted', cardinality(got), granted using errcode = 'serialization_failure';
   end if;

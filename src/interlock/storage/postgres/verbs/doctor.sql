@@ -82,6 +82,7 @@ begin
   if not exists (select from faults(p_tenant, 1000000) f where f.rule = p_rule and f.name = p_name) then
     return false;  -- somebody has been here meanwhile
   end if;
+  perform set_config('interlock.verb', 'on', true);
   if p_rule = 'lease_has_a_running_job' then
     delete from lease l where l.tenant = p_tenant and l.job_id = p_name::uuid;
   elsif p_rule = 'running_has_a_lease' then
@@ -101,8 +102,10 @@ begin
       values (p_tenant, j.route, j.base, j.run_at, j.seq, j.id, j.deadline, j.line, must_line_up(p_tenant, j.line, j.place_era));
     end if;
   else
+    perform set_config('interlock.verb', '', true);
     return false;
   end if;
+  perform set_config('interlock.verb', '', true);
   if j.line is not null then
     perform recount_slots(p_tenant, j.line);
   end if;
@@ -114,25 +117,36 @@ create or replace function interlock.end_broken(p_tenant text, p_id uuid, p_acto
   security definer set search_path = interlock, pg_temp set lock_timeout = '5s' as $$
 declare
   j job;
+  ended job;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
   select * into j from job x where x.tenant = p_tenant and x.id = p_id and x.status < 'succeeded' for update;
   if not found or not exists (select from faults(p_tenant, 1000000) f where f.name = p_id::text) then
     return false;
   end if;
-  j.attempt := least(greatest(j.attempt, 1), 100);
+  ended := j;
+  ended.status := 'cancelled';
+  ended.verb := 'cancel';
+  ended.metadata := null;
+  ended.attempt := least(greatest(j.attempt, 1), 100);
+  ended.max_attempts := least(greatest(j.max_attempts, ended.attempt), 100);
+  ended.priority := least(greatest(j.priority, -1000), 1000);
+  ended.metadata := metadata_of_change(j, ended);
+  j.attempt := ended.attempt;
   select greatest(j.version, max(h.version)) + 1 into j.version from job_history h where h.tenant = p_tenant and h.job_id = p_id;
   alter table job disable trigger guard_move;  -- nobody else changes a job until this has ended
   update job x set status = 'cancelled', previous = j.status, version = j.version, attempt = j.attempt,
-    max_attempts = least(greatest(x.max_attempts, j.attempt), 100), priority = least(greatest(x.priority, -1000), 1000),
+    max_attempts = ended.max_attempts, priority = ended.priority,
     worker = null, lease_expires_at = null, gate_id = null, finished_at = clock(), updated_at = clock(),
-    verb = 'cancel', actor = p_actor, reason = p_reason, metadata = null,
+    verb = 'cancel', actor = p_actor, reason = p_reason, metadata = ended.metadata,
     cancel_requested_at = coalesce(x.cancel_requested_at, clock()), cancel_reason = coalesce(x.cancel_reason, p_reason),
-    head = history_hash(j.head, j.version, j.status, became('cancelled', 'cancel', p_actor), j.attempt, j.fence, noted(p_reason, null, micros(clock())))
+    head = history_hash(j.head, j.version, j.status, became('cancelled', 'cancel', p_actor), j.attempt, j.fence, noted(p_reason, ended.metadata, micros(clock())))
   where x.tenant = p_tenant and x.id = p_id;
   alter table job enable trigger guard_move;
+  perform set_config('interlock.verb', 'on', true);
   delete from lease l where l.tenant = p_tenant and l.job_id = p_id;
   delete from ready q where q.tenant = p_tenant and q.job_id = p_id;
+  perform set_config('interlock.verb', '', true);
   if j.line is not null then
     perform recount_slots(p_tenant, j.line);
   end if;

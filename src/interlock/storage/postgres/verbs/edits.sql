@@ -13,7 +13,7 @@ create or replace function interlock.edit(
 declare
   changed integer;
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'change', true);
   update interlock.job j set priority = p_priority, route = r.no, base = r.base, run_at = p_run_at, deadline = p_deadline,
     max_attempts = p_max_attempts, tags = p_tags, previous = j.status, version = j.version + 1, verb = 'edit', actor = p_actor,
     reason = null, metadata = p_metadata, updated_at = interlock.clock()
@@ -21,5 +21,6 @@ begin
     interlock.ensure_route(p_tenant, k.type, k.requires, p_priority, k.repository, k.affinity_key) r
   where k.tenant = p_tenant and k.id = p_id and j.tenant = p_tenant and j.id = p_id and j.version = p_version;
   get diagnostics changed = row_count;
+  perform set_config('interlock.verb', '', true);
   return changed;
 end $$;

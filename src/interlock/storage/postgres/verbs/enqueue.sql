@@ -87,23 +87,21 @@ create or replace function interlock.moment(p_micros bigint) returns timestamptz
 create or replace function interlock.enqueue(
   p_tenant text, p_registry integer, ids uuid[], types text[], payloads text[], priorities integer[], routes bigint[], bases bigint[],
   lines bigint[], max_attempts integer[], creators text[], keys text[], bodies bytea[], agent_kinds text[], agent_ids text[], rests text[],
-  places integer[], out seqs bigint[], out added text, out at timestamptz
+  metadatas text[], places integer[], out seqs bigint[], out added text, out at timestamptz
 ) language plpgsql
   set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
   tenant_field text := interlock.field(p_tenant);
-  at_micros bigint;
-  noted text;
-  same bytea;  -- what is hashed of each job beside its name, if all have one creator
+  tail bytea;  -- what is hashed of each job behind its metadata
+  same bytea;  -- and before it, beside its name, if all have one creator
   numbers bigint[];
 begin
   at := interlock.clock();
-  at_micros := interlock.micros(at);
-  noted := interlock.noted(null, null, at_micros);
+  tail := convert_to(interlock.field(interlock.micros(at)), 'UTF8');
   if cardinality(ids) > 1 and cardinality(creators) = 1 then
-    same := interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', creators[1]), 1, 0, noted);
+    same := interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', creators[1]), 1, 0, '-');
   end if;
-  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'on', true);
   if p_registry <> coalesce((select x.registry from interlock.tenant x where x.tenant = p_tenant), 0) then
     raise exception 'interlock: the registry of this tenant has changed' using errcode = 'IL001';
   end if;
@@ -114,7 +112,7 @@ begin
     insert into interlock.job (tenant, id, seq, type, status, priority, route, base, line, run_at, deadline, timeout_seconds, attempt,
       max_attempts, fence, version, releases, created_at, updated_at, verb, actor, parent_id, redrive_of, agent_kind, agent_id, repository,
       affinity_key, requires, tags, idempotency_key, body_sha256, backoff, expiry_delay_seconds, headers, traceparent, webhook, created_by,
-      requested_by, payload, head)
+      requested_by, payload, metadata, head)
     overriding system value
     select p_tenant, n.id, n.seq, n.type, 'queued', coalesce(n.priority, priorities[1]), n.route, n.base, n.line,
       coalesce(interlock.moment((r ->> 'run_at')::bigint), at + (r ->> 'delay_seconds')::double precision * interval '1 second', at),
@@ -122,18 +120,21 @@ begin
       0, 1, 0, at, at, 'enqueue', coalesce(n.creator, creators[1]), (r ->> 'parent_id')::uuid, (r ->> 'redrive_of')::uuid, n.agent_kind,
       n.agent_id, r ->> 'repository', r ->> 'affinity_key', coalesce((r ->> 'requires')::text[], '{}'), coalesce((r ->> 'tags')::text[], '{}'),
       n.key, n.body, r ->> 'backoff', (r ->> 'expiry_delay_seconds')::double precision, r ->> 'headers', r ->> 'traceparent',
-      r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload,
+      r ->> 'webhook', coalesce(n.creator, creators[1]), r ->> 'requested_by', n.payload, n.metadata,
       sha256(interlock.origin(tenant_field, n.id) || case when same is not null then same
-        else interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, noted) end)
+        else interlock.history_bytes(1, null, interlock.became('queued', 'enqueue', coalesce(n.creator, creators[1])), 1, 0, '-') end
+        || convert_to(interlock.field(n.metadata), 'UTF8') || tail)
     from (
       select u.*, u.rest::json as r, coalesce(numbers[u.place], nextval('interlock.job_seq_seq')) as seq
       from unnest(ids, types, payloads, priorities, routes, bases, lines, max_attempts, creators, keys, bodies, agent_kinds, agent_ids, rests,
-        places) as u(id, type, payload, priority, route, base, line, max_attempts, creator, key, body, agent_kind, agent_id, rest, place)
+        metadatas, places) as u(id, type, payload, priority, route, base, line, max_attempts, creator, key, body, agent_kind, agent_id, rest,
+        metadata, place)
       offset 0
     ) n
     on conflict do nothing returning id, seq)
   select coalesce(array_agg(b.seq), '{}'), case when count(*) < cardinality(ids) then coalesce(string_agg(b.id::text, ' '), '') end
   into seqs, added from born b;
+  perform set_config('interlock.verb', '', true);
 end $$;
 
 -- Who holds these keys or ids already.

@@ -13,13 +13,14 @@ create or replace function interlock.open_gate(
 declare
   t timestamptz := interlock.clock();
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'on', true);
   insert into interlock.approval (tenant, id, job_id, fence, status, prompt, details, risk, schema, digest, required, on_deny, opened_by,
     opened_at, expires_at, deadline, name, occurrence)
   select p_tenant, p_id, j.id, p_fence, 'open', p_prompt, p_details, p_risk, p_schema, p_digest, p_required, p_on_deny, p_opened_by,
     t, t + p_seconds * interval '1 second', j.deadline, p_name, coalesce(p_occurrence, 1 + (select count(*)::integer
       from interlock.approval a where a.tenant = p_tenant and a.job_id = p_job_id and a.name is not distinct from p_name))
   from interlock.job j where j.tenant = p_tenant and j.id = p_job_id;
+  perform set_config('interlock.verb', '', true);
 end $$;
 
 create or replace function interlock.approvals(p_tenant text, p_ids uuid[]) returns setof interlock.approval_view language plpgsql as $$
@@ -78,18 +79,20 @@ create or replace function interlock.vote(
   p_tenant text, p_id uuid, p_job_id uuid, p_voter text, p_decision text, p_comment text, p_at timestamptz
 ) returns void language plpgsql as $$
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'on', true);
   insert into interlock.approval_vote (tenant, approval_id, job_id, voter, decision, comment, at)
   values (p_tenant, p_id, p_job_id, p_voter, p_decision, p_comment, p_at);
+  perform set_config('interlock.verb', '', true);
 end $$;
 
 create or replace function interlock.close_approval(
   p_tenant text, p_id uuid, p_status text, p_by text, p_at timestamptz, p_comment text, p_data text
 ) returns void language plpgsql as $$
 begin
-  perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.tenant', p_tenant, true), set_config('interlock.verb', 'on', true);
   update interlock.approval a set status = p_status, closed_by = p_by, closed_at = p_at, comment = p_comment, data = p_data
   where a.tenant = p_tenant and a.id = p_id;
+  perform set_config('interlock.verb', '', true);
 end $$;
 
 create or replace function interlock.mint_link(p_tenant text, p_id uuid, p_sha256 bytea, p_actor text) returns void language plpgsql as $$

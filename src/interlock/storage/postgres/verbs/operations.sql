@@ -45,9 +45,11 @@ begin
     perform interlock.copy_steps(p_tenant, p_source, p_target, p_through);
   end if;
   if p_through is null then
+    perform set_config('interlock.verb', 'on', true);
     insert into interlock.job_checkpoint (tenant, job_id, seq, data, sanitized, at)
     select c.tenant, p_target, c.seq, c.data, c.sanitized, c.at from interlock.job_checkpoint c
     where c.tenant = p_tenant and c.job_id = p_source on conflict do nothing;
+    perform set_config('interlock.verb', '', true);
   end if;
 end $$;
 
@@ -103,10 +105,14 @@ begin
     sha256(string_agg(convert_to(octet_length(p_tenant)::text || ':' || p_tenant || j.id::text, 'UTF8') || h.hash, ''::bytea order by j.id))
   from job j join job_history h on h.tenant = j.tenant and h.job_id = j.id and h.version = j.version
   where j.tenant = p_tenant and j.id = any(old);
+  perform log(p_tenant, p_actor, 'jobs.prune', p_id::text, format('{"ended_before":"%s","jobs":%s}',
+    to_char(p_cutoff at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), deleted));
   delete from setback s using job j
     where j.tenant = p_tenant and j.id = any(old) and s.tenant = p_tenant and s.status = j.status::text and s.seq = j.seq;
   -- The job goes first: nothing that belongs to one may go while it is there.
+  perform set_config('interlock.verb', 'on', true);
   delete from job j where j.tenant = p_tenant and j.id = any(old);
+  perform set_config('interlock.verb', '', true);
   delete from job_history h where h.tenant = p_tenant and h.job_id = any(chained)
     and h.job_id between chained[1] and chained[cardinality(chained)];  -- so that no other partition is opened
   delete from job_checkpoint c where c.tenant = p_tenant and c.job_id = any(old);

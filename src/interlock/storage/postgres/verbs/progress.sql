@@ -18,6 +18,7 @@ begin
   from unnest(ids, fences, workers) with ordinality as u(id, fence, worker, place)
   left join (select l.job_id, l.fence, l.worker from interlock.lease l where l.tenant = p_tenant and l.job_id = any(ids)
              order by l.job_id for update) l on l.job_id = u.id and l.fence = u.fence and l.worker = u.worker;
+  perform set_config('interlock.verb', 'on', true);
   insert into interlock.job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
   select p_tenant, n.id,
     coalesce((select max(s.seq) from interlock.job_step s where s.tenant = p_tenant and s.job_id = n.id), 0)
@@ -29,6 +30,7 @@ begin
         where u.held and (select s.seq from interlock.job_step s
           where s.tenant = p_tenant and s.job_id = u.id and s.name = u.name and s.occurrence = u.occurrence) is null
         order by u.id, u.name, u.occurrence, u.place) n;
+  perform set_config('interlock.verb', '', true);
   return query
   select u.place, s.job_id, s.seq, s.name, s.occurrence, case when s.result <> u.result then s.result end, s.function, s.fence, s.at,
     s.sanitized
@@ -57,6 +59,7 @@ declare
   copied integer;
 begin
   perform set_config('interlock.tenant', p_tenant, true);
+  perform set_config('interlock.verb', 'on', true);
   insert into interlock.job_step (tenant, job_id, seq, name, occurrence, result, function, fence, at, sanitized)
   select s.tenant, p_target, s.seq, s.name, s.occurrence, s.result, s.function, 0, s.at, s.sanitized
   from interlock.job_step s
@@ -64,6 +67,7 @@ begin
     or s.seq <= (select max(n.seq) from interlock.job_step n
                  where n.tenant = p_tenant and n.job_id = p_source and n.name = p_through));
   get diagnostics copied = row_count;
+  perform set_config('interlock.verb', '', true);
   return copied;
 end $$;
 

@@ -179,7 +179,7 @@ end $$;
 create or replace function interlock.chains(p_tenant text, p_after uuid, p_jobs integer)
 returns table (tenant text, job_id uuid, version integer, from_status interlock.status, to_status interlock.status, verb text,
   actor text, attempt integer, fence bigint, reason text, metadata text, at timestamptz, hash bytea, job_version integer,
-  job_status interlock.status) language plpgsql as $$
+  job_status interlock.status, job_head bytea) language plpgsql as $$
 declare
   some_left boolean := exists (select from interlock.history_partition p where p.left_below is not null);
 begin
@@ -195,17 +195,10 @@ begin
     from chosen where chosen.id is not null and n < p_jobs
   )
   select h.tenant, h.job_id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason, h.metadata, h.at,
-    h.hash, j.version, j.status
+    h.hash, j.version, j.status, j.head
   from chosen join interlock.job_history h on h.tenant = p_tenant and h.job_id = chosen.id and chosen.n > 0
   left join interlock.job j on j.tenant = h.tenant and j.id = h.job_id
   order by h.job_id, h.version;
-end $$;
-
-create or replace function interlock.without_history(p_tenant text) returns setof uuid language plpgsql as $$
-begin
-  perform set_config('interlock.tenant', p_tenant, true);
-  return query select j.id from interlock.job j where j.tenant = p_tenant
-    and not exists (select from interlock.job_history h where h.tenant = j.tenant and h.job_id = j.id) limit 1;
 end $$;
 
 -- The ends of a tenant's chains.

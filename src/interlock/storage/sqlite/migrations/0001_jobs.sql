@@ -78,6 +78,8 @@ CREATE TABLE queue (
 
 -- Unlike the others a table with row ids: its rows are rewritten all the time, and that takes a quarter less than where tenant and seq
 -- are compared at every step of every search. Nothing keeps the row ids; VACUUM may change them.
+-- head is the hash of the newest row of its history. metadata is what a change says of itself; of a claim,
+-- a completion and an enqueue only that row has it.
 CREATE TABLE job (
   tenant              TEXT NOT NULL,
   id                  TEXT NOT NULL,
@@ -113,6 +115,7 @@ CREATE TABLE job (
   actor               TEXT NOT NULL,
   reason              TEXT,
   metadata            TEXT,
+  head                BLOB NOT NULL DEFAULT x'',
   error               TEXT,
   tags                TEXT NOT NULL DEFAULT '[]',
   sanitized           INTEGER NOT NULL DEFAULT 0,

@@ -1,18 +1,18 @@
 -- What the database refuses, and the history it writes. Functions of these names are registered by Interlock's own connections; any other
 -- tool that tries to change a job reads the name as its error.
 
--- The verbs compute the hashes of many rows of history at once; only_interlock_may_change_jobs(seq) is the one of this job. For anybody
--- else it is null, nothing is written here, and check_change writes the row.
-CREATE TRIGGER history_of_change AFTER UPDATE OF version ON job WHEN NEW.version <> OLD.version
+-- The verbs compute the hashes of many rows of history at once and write each as the head of its job; only_interlock_may_change_jobs(seq) is what
+-- the row says beside it. Any other change leaves the head as it is: nothing is written here, and check_change writes the row.
+CREATE TRIGGER history_of_change AFTER UPDATE OF version ON job WHEN NEW.version <> OLD.version AND NEW.head <> OLD.head
 BEGIN
-  INSERT OR IGNORE INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, OLD.status, NEW.status, NEW.verb, NEW.actor, OLD.attempt,
-    NEW.fence, NEW.reason, NEW.metadata, NEW.updated_at, only_interlock_may_change_jobs(NEW.seq));
+  INSERT INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, OLD.status, NEW.status, NEW.verb, NEW.actor, OLD.attempt,
+    NEW.fence, NEW.reason, CASE NEW.verb WHEN 'claim' THEN NULL ELSE only_interlock_may_change_jobs(NEW.seq) END, NEW.updated_at, NEW.head);
 END;
 
-CREATE TRIGGER history_of_birth AFTER INSERT ON job
+CREATE TRIGGER history_of_birth AFTER INSERT ON job WHEN NEW.head <> x''
 BEGIN
-  INSERT OR IGNORE INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, NULL, NEW.status, NEW.verb, NEW.actor, NEW.attempt, NEW.fence,
-    NEW.reason, NEW.metadata, NEW.updated_at, only_interlock_may_change_jobs(NEW.seq));
+  INSERT INTO job_history VALUES (NEW.tenant, NEW.seq, NEW.version, NULL, NEW.status, NEW.verb, NEW.actor, NEW.attempt, NEW.fence,
+    NEW.reason, only_interlock_may_change_jobs(NEW.seq), NEW.updated_at, NEW.head);
 END;
 
 -- While a verb is at work only_interlock_may_change_jobs() is 0; for any other change it is 1, and what follows from the change is done
@@ -36,7 +36,9 @@ WHEN NOT (NEW.version = OLD.version + 1 AND NEW.attempt = OLD.attempt AND CASE
   OR only_interlock_may_change_jobs()
 BEGIN
   INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, OLD.status, OLD.version, OLD.fence, OLD.attempt, OLD.finished_at, OLD.blocked,
-    OLD.worker,
+    OLD.worker, OLD.head, OLD.gate_id, OLD.error,
+    (OLD.priority, OLD.deadline, OLD.timeout_seconds, OLD.max_attempts, OLD.tags)
+      IS NOT (NEW.priority, NEW.deadline, NEW.timeout_seconds, NEW.max_attempts, NEW.tags),
     (OLD.status, OLD.priority, OLD.route, OLD.base, OLD.run_at, OLD.deadline, OLD.timeout_seconds, OLD.attempt,
       OLD.max_attempts, OLD.worker, OLD.fence, OLD.lease_expires_at, OLD.lease_seconds, OLD.heartbeat_at, OLD.gate_id,
       OLD.releases, OLD.cancel_requested_at, OLD.cancel_reason, OLD.updated_at, OLD.started_at, OLD.run_started_at,
@@ -51,12 +53,14 @@ END;
 CREATE TRIGGER rules_of_birth AFTER INSERT ON job
 WHEN NEW.status <> 'queued' OR NEW.version <> 1 OR NEW.attempt <> 1 OR NEW.fence <> 0 OR only_interlock_may_change_jobs()
 BEGIN
-  INSERT INTO change_to_check VALUES (NEW.tenant, NEW.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+  INSERT INTO change_to_check (tenant, seq) VALUES (NEW.tenant, NEW.seq);
 END;
 
--- The columns of a job as they were before the change, and whether anything else than its place was changed; all null for a birth.
+-- The columns of a job as they were before the change, whether its options were changed, and whether anything else than its place was;
+-- all null for a birth.
 CREATE VIEW change_to_check AS
-SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker, 0 AS edited FROM job WHERE 0;
+SELECT tenant, seq, status, version, fence, attempt, finished_at, blocked, worker, head, gate_id, error, 0 AS optioned, 0 AS edited
+FROM job WHERE 0;
 
 CREATE TRIGGER check_change INSTEAD OF INSERT ON change_to_check
 BEGIN
@@ -91,21 +95,41 @@ BEGIN
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.worker <> NEW.worker;
   SELECT RAISE(ABORT, 'interlock: a job has no place in the line of its agent and cannot be granted')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status = 'running' AND NEW.blocked = 1;
+  SELECT RAISE(ABORT, 'interlock: the head of a job is the hash of its history, which only the change itself writes')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.head <> NEW.head AND only_interlock_may_change_jobs();
+  SELECT RAISE(ABORT, 'interlock: metadata is a JSON object without digests: the database adds those')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.metadata IS NOT NULL AND only_interlock_may_change_jobs()
+    AND CASE WHEN json_valid(j.metadata) THEN json_type(j.metadata) <> 'object' OR json_type(j.metadata, '$.digests') IS NOT NULL ELSE 1 END;
+  SELECT RAISE(ABORT, 'interlock: a job waits only for an open approval of its own, requested under its last lease')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.gate_id IS NOT NULL AND only_interlock_may_change_jobs()
+    AND NOT EXISTS (SELECT 1 FROM approval a WHERE a.tenant = j.tenant AND a.id = j.gate_id AND a.job_id = j.id
+      AND a.fence = j.fence AND a.status = 'open');
+  SELECT RAISE(ABORT, 'interlock: awaiting is the number of unfinished children that the job waits for')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.finished_at IS NULL AND only_interlock_may_change_jobs()
+    AND j.awaiting <> (SELECT count(*) FROM job_await a JOIN job c ON c.tenant = a.tenant AND c.id = a.child_id AND c.finished_at IS NULL
+      WHERE a.tenant = j.tenant AND a.job_id = j.id);
+  SELECT RAISE(ABORT, 'interlock: the route of a job is the one of its type, requirements, priority, repository and affinity key')
+  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND only_interlock_may_change_jobs()
+    AND NOT EXISTS (SELECT 1 FROM route r CROSS JOIN job_body b ON b.tenant = r.tenant AND b.seq = j.seq
+      WHERE r.tenant = j.tenant AND r.no = j.route AND r.base = j.base AND r.priority = j.priority AND r.type = b.type
+        AND r.requires = b.requires AND r.repository IS b.repository AND r.affinity_key IS b.affinity_key);
   -- A time before all times marks the job whose history may be written now (history_comes_with_its_change).
   UPDATE job SET updated_at = -1
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND version IS NOT NEW.version AND only_interlock_may_change_jobs();
+  -- The limit keeps the clock from being read twice: the time of the row is the one that its hash covers.
   INSERT INTO job_history
   SELECT j.tenant, j.seq, j.version, NEW.status, j.status, j.verb, j.actor, coalesce(NEW.attempt, j.attempt), j.fence, j.reason,
-    j.metadata, interlock_clock(), interlock_history_hash(
-      (SELECT h.hash FROM job_history h WHERE h.tenant = j.tenant AND h.seq = j.seq AND h.version = NEW.version),
-      j.tenant, j.id, j.version, NEW.status, j.status, j.verb, j.actor, coalesce(NEW.attempt, j.attempt), j.fence, j.reason,
-      j.metadata, interlock_clock())
-  FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version IS NOT NEW.version AND only_interlock_may_change_jobs();
+    t.metadata, t.now, interlock_history_hash(NEW.head, j.tenant, j.id, j.version, NEW.status, j.status, j.verb, j.actor,
+      coalesce(NEW.attempt, j.attempt), j.fence, j.reason, t.metadata, t.now)
+  FROM job j CROSS JOIN (SELECT interlock_clock() AS now,
+    interlock_metadata_of_change(NEW.tenant, NEW.seq, NEW.status, NEW.gate_id, NEW.error, NEW.optioned) AS metadata LIMIT 1) t
+  WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.version IS NOT NEW.version AND only_interlock_may_change_jobs();
   INSERT INTO tally
   SELECT j.tenant, j.base, interlock_clock() / 60000000 * 60000000, coalesce(NEW.status, ''), j.status, 1, j.seq
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status IS NOT NEW.status AND only_interlock_may_change_jobs()
   ON CONFLICT DO UPDATE SET count = count + 1, last_seq = max(last_seq, excluded.last_seq);
-  UPDATE job SET updated_at = interlock_clock()
+  UPDATE job SET (updated_at, head) = (SELECT h.at, h.hash FROM job_history h
+    WHERE h.tenant = job.tenant AND h.seq = job.seq AND h.version = job.version)
   WHERE tenant = NEW.tenant AND seq = NEW.seq AND (version IS NOT NEW.version OR updated_at < 0) AND only_interlock_may_change_jobs();
   -- The verbs settle the lines they touch; whoever else changes a job has its line counted anew (0010_agents).
   INSERT INTO line_to_recount
@@ -135,12 +159,11 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: what a job ended with never changes');
 END;
 
--- REPLACE deletes a row and fires no trigger for that, so every table whose rows never change also looks at what is inserted.
-CREATE TRIGGER result_is_written_once BEFORE INSERT ON job_result
-WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM job_result WHERE tenant = NEW.tenant AND seq = NEW.seq)
-  OR NOT EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq AND status IN ('succeeded', 'failed')))
+-- The transition that ends a job covers its result, so that nothing but the verb that makes it may write one. (REPLACE deletes a row and
+-- fires no trigger for that, so every table whose rows never change also looks at what is inserted.)
+CREATE TRIGGER result_is_written_once BEFORE INSERT ON job_result WHEN only_interlock_may_change_jobs()
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes; it is written when the job has ended');
+  SELECT RAISE(ABORT, 'interlock: what a job ended with never changes; only the operation that ends the job writes it');
 END;
 
 CREATE TRIGGER result_goes_with_its_job BEFORE DELETE ON job_result
@@ -156,8 +179,78 @@ END;
 
 CREATE TRIGGER job_is_permanent BEFORE DELETE ON job
 WHEN CASE OLD.status WHEN 'succeeded' THEN 0 WHEN 'failed' THEN 0 WHEN 'dead_letter' THEN 0 WHEN 'cancelled' THEN 0 ELSE 1 END
+  OR only_interlock_may_change_jobs()
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: only a job that has ended may be deleted');
+  SELECT RAISE(ABORT, 'interlock: only a job that has ended may be deleted, with all it owns: use interlock prune');
+END;
+
+-- What a job waits for is written by the release that makes it wait, and goes when either of the two has ended.
+CREATE TRIGGER await_comes_with_its_release BEFORE INSERT ON job_await WHEN only_interlock_may_change_jobs()
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: only a release makes a job wait for children');
+END;
+
+CREATE TRIGGER await_never_changes BEFORE UPDATE ON job_await
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: what a job waits for never changes');
+END;
+
+CREATE TRIGGER await_ends_with_a_job BEFORE DELETE ON job_await
+WHEN only_interlock_may_change_jobs()
+  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.child_id AND finished_at IS NULL)
+  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND finished_at IS NULL)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a job waits for its children until they have ended');
+END;
+
+-- Jobs are found by their routes, and numbered by their tenant.
+CREATE TRIGGER route_never_changes BEFORE UPDATE ON route
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a route never changes; jobs are found by it');
+END;
+
+CREATE TRIGGER route_is_permanent BEFORE DELETE ON route
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a route stays; jobs are found by it');
+END;
+
+CREATE TRIGGER route_is_not_replaced BEFORE INSERT ON route
+WHEN only_interlock_may_change_jobs() AND (EXISTS (SELECT 1 FROM route WHERE tenant = NEW.tenant AND no = NEW.no)
+  OR EXISTS (SELECT 1 FROM route WHERE tenant = NEW.tenant AND type = NEW.type AND priority = NEW.priority AND requires = NEW.requires
+    AND coalesce(repository, '') = coalesce(NEW.repository, '') AND coalesce(affinity_key, '') = coalesce(NEW.affinity_key, '')))
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a route never changes; jobs are found by it');
+END;
+
+CREATE TRIGGER tenant_counts_up BEFORE UPDATE ON tenant WHEN NEW.tenant <> OLD.tenant OR NEW.next_seq < OLD.next_seq
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: the number of the next job of a tenant never falls');
+END;
+
+CREATE TRIGGER tenant_is_permanent BEFORE DELETE ON tenant
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a tenant stays');
+END;
+
+-- The saved progress is the worker's while it runs the job; the transition that ends the run covers it.
+CREATE TRIGGER checkpoint_belongs_to_a_run BEFORE INSERT ON job_checkpoint
+WHEN only_interlock_may_change_jobs()
+  AND NOT EXISTS (SELECT 1 FROM job WHERE tenant = NEW.tenant AND id = NEW.job_id AND status = 'running')
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a checkpoint is saved while its job runs');
+END;
+
+CREATE TRIGGER checkpoint_changes_in_a_run BEFORE UPDATE ON job_checkpoint
+WHEN only_interlock_may_change_jobs() AND (NEW.tenant <> OLD.tenant OR NEW.job_id <> OLD.job_id
+  OR NOT EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND status = 'running'))
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a checkpoint is saved while its job runs');
+END;
+
+CREATE TRIGGER checkpoint_goes_with_its_job BEFORE DELETE ON job_checkpoint
+WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: the checkpoint of a job goes only with the job');
 END;
 
 -- A body that stayed would answer for its idempotency key with a job that is gone.

@@ -1,4 +1,4 @@
--- A job as it is shown: body, state and checkpoint together, in the order of the record, with the route's base and the agent's number behind.
+-- A job as it is shown: body, state and checkpoint together, in the order of the record, with the route's base, the agent's number and the head behind.
 -- What most jobs lack is looked up only for those that may have it.
 
 CREATE VIEW job_view AS
@@ -30,5 +30,5 @@ SELECT j.tenant, j.id, j.seq, b.type, j.status, j.priority, b.payload, b.headers
   CASE WHEN j.fence > 0 OR b.redrive_of IS NOT NULL THEN max(j.updated_at,
       coalesce((SELECT c.at FROM job_checkpoint c WHERE c.tenant = j.tenant AND c.job_id = j.id), 0))
     ELSE j.updated_at END AS updated_at,
-  j.started_at, j.run_started_at, j.finished_at, j.blocked, j.base, j.line
+  j.started_at, j.run_started_at, j.finished_at, j.blocked, j.base, j.line, j.head
 FROM job j CROSS JOIN job_body b ON b.tenant = j.tenant AND b.seq = j.seq;

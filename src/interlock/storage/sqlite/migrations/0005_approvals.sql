@@ -67,6 +67,24 @@ BEGIN
   WHERE tenant = OLD.tenant AND id = OLD.gate_id AND id IS NOT NEW.gate_id AND status = 'open';
 END;
 
+-- A decision moves its job too. By direct SQL a job that stops waiting closes its approval above, and no other way leads out.
+CREATE TRIGGER approval_is_decided_with_its_job BEFORE UPDATE OF status, closed_by, closed_at, comment, data ON approval
+WHEN only_interlock_may_change_jobs() AND OLD.status = 'open'
+  AND EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id AND gate_id = OLD.id)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: an approval is closed by the operation that moves its job on; decide it with interlock approvals');
+END;
+
+CREATE TRIGGER approval_comes_with_its_wait BEFORE INSERT ON approval WHEN only_interlock_may_change_jobs()
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: an approval is not replaced by another, and only the operation that makes its job wait opens one');
+END;
+
+CREATE TRIGGER vote_is_cast_by_a_decision BEFORE INSERT ON approval_vote WHEN only_interlock_may_change_jobs()
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a vote never changes, and is cast only by deciding the approval');
+END;
+
 CREATE TRIGGER approval_is_decided_once BEFORE UPDATE ON approval WHEN OLD.status <> 'open'
 BEGIN
   SELECT RAISE(ABORT, 'interlock: an approval is decided once; a closed one never changes');

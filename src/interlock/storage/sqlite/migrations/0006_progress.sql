@@ -57,6 +57,14 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: a step is kept as it was first saved');
 END;
 
+-- The transition that ends a run covers the steps saved in it, so that none is added later.
+CREATE TRIGGER step_belongs_to_a_run BEFORE INSERT ON job_step
+WHEN only_interlock_may_change_jobs() AND NOT EXISTS
+  (SELECT 1 FROM job WHERE tenant = NEW.tenant AND id = NEW.job_id AND status = 'running' AND fence = NEW.fence)
+BEGIN
+  SELECT RAISE(ABORT, 'interlock: a step is saved under the lease of a running job');
+END;
+
 CREATE TRIGGER step_goes_with_its_job BEFORE DELETE ON job_step
 WHEN EXISTS (SELECT 1 FROM job WHERE tenant = OLD.tenant AND id = OLD.job_id)
 BEGIN

@@ -1,0 +1,161 @@
+"""SHA-256 digests of what a transition was about, the same bytes on every engine.
+
+A row of history carries them in its metadata, so that its hash covers them. A text is digested as it is stored;
+what consists of several values is digested as the fields of a history row are: `length:text`, or `-` for null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple
+
+from interlock.domain.audit import fields
+from interlock.domain.job import NewJob
+
+
+class Options(NamedTuple):
+    """What a job was created with beside its payload, or edited to since, in the order of the digest."""
+
+    type: str
+    priority: int
+    deadline: int | None
+    timeout_seconds: float | None
+    max_attempts: int
+    backoff: str | None
+    expiry_delay_seconds: float | None
+    headers: str | None
+    traceparent: str | None
+    tags: Sequence[str]
+    agent_kind: str | None
+    agent_id: str | None
+    affinity_key: str | None
+    repository: str | None
+    requires: Sequence[str]
+    idempotency_key: str | None
+    body_sha256: bytes | None
+    webhook: str | None
+    parent_id: str | None
+    redrive_of: str | None
+    created_by: str
+    requested_by: str | None
+
+
+class StepFields(NamedTuple):
+    """A saved step, as far as its digest covers it."""
+
+    seq: int
+    name: str
+    occurrence: int
+    function: str | None
+    fence: int
+    at: int
+    sanitized: int
+    result: str  # its own digest
+
+
+def of_text(text: str) -> str:
+    """The digest of one stored text: a payload, a result, a usage or an error."""
+    return sha256(text.encode()).hexdigest()
+
+
+def of_fields(*values: object) -> str:
+    """The digest of several values."""
+    return sha256(fields(*values)).hexdigest()
+
+
+def of_options(options: Options) -> str:
+    """Durations are digested in microseconds, lists as the fields of their items."""
+    o = options
+    return of_fields(
+        o.type, o.priority, o.deadline, _micros(o.timeout_seconds), o.max_attempts, o.backoff,
+        _micros(o.expiry_delay_seconds), o.headers, o.traceparent, _listed(o.tags), o.agent_kind, o.agent_id,
+        o.affinity_key, o.repository, _listed(o.requires), o.idempotency_key,
+        None if o.body_sha256 is None else bytes(o.body_sha256).hex(), o.webhook, o.parent_id, o.redrive_of,
+        o.created_by, o.requested_by,
+    )  # fmt: skip
+
+
+_cached_options = lru_cache(1024)(of_options)  # most jobs of a batch differ only in their payload
+
+
+def of_new_job(job: NewJob) -> dict[str, str | None]:
+    """The digests of the row that creates a job."""
+    (
+        _, type, payload, priority, _, _, deadline, timeout, max_attempts, backoff, expiry_delay, headers, traceparent,
+        tags, agent_kind, agent_id, affinity_key, repository, requires, key, body_sha256, webhook, parent_id,
+        redrive_of, created_by, requested_by, _,
+    ) = job  # fmt: skip
+    options = Options(
+        type, priority, deadline, timeout, max_attempts, backoff, expiry_delay, headers, traceparent, tags, agent_kind,
+        agent_id, affinity_key, repository, requires, key, body_sha256, webhook, parent_id, redrive_of, created_by,
+        requested_by,
+    )  # fmt: skip
+    digest = _cached_options if key is None and parent_id is None else of_options
+    return {"options": digest(options), "payload": of_text(payload)}
+
+
+def of_steps(steps: Iterable[StepFields]) -> str | None:
+    """The digest of some steps in their order; None of none."""
+    parts = [fields(*step) for step in steps]
+    return sha256(b"".join(parts)).hexdigest() if parts else None
+
+
+def of_request(
+    id: str, fence: int, prompt: str, details: str | None, risk: str | None, schema: str | None, digest: str,
+    required: int, on_deny: str, opened_by: str, opened_at: int, expires_at: int, name: str | None, occurrence: int,
+) -> str:  # fmt: skip
+    """The digest of what approvers are asked."""
+    return of_fields(
+        id, fence, prompt, details, risk, schema, digest, required, on_deny, opened_by, opened_at, expires_at, name,
+        occurrence,
+    )  # fmt: skip
+
+
+def of_decision(
+    status: str, closed_by: str | None, comment: str | None, data: str | None,
+    votes: Iterable[tuple[str, str, str | None, int]],
+) -> str:  # fmt: skip
+    """The digest of how an approval was closed: with voter, decision, comment and time of each vote, by time, voter."""
+    return of_fields(status, closed_by, comment, data, *(value for vote in votes for value in vote))
+
+
+def merge(metadata: str | None, digests: Mapping[str, str | None]) -> str | None:
+    """Metadata with the digests behind what is there; a null digest says that there is no such value any more."""
+    if not digests:
+        return metadata
+    each = [f'"{name}":null' if d is None else f'"{name}":"{d}"' for name, d in sorted(digests.items())]
+    text = f'"digests":{{{",".join(each)}}}}}'
+    return "{" + text if metadata is None or metadata == "{}" else metadata[:-1] + "," + text
+
+
+def carried(metadata: str | None) -> dict[str, str | None]:
+    """The digests that a row of history carries."""
+    if metadata is None or '"digests":' not in metadata:
+        return {}
+    try:
+        facts = json.loads(metadata)
+    except ValueError:
+        return {}
+    found = facts.get("digests") if isinstance(facts, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1_000_000)
+
+
+def _listed(values: Sequence[str]) -> str:
+    return fields(*values).decode() if values else ""
+
+
+class Kept(NamedTuple):
+    """The digests of what the database has of one job now; those of steps and approvals by fence."""
+
+    values: Mapping[str, str | None]
+    checkpoint_at: int | None
+    steps: Mapping[int, str]
+    requests: Mapping[int, str]
+    decisions: Mapping[int, str]

@@ -1,0 +1,130 @@
+"""The audit log: what operators did to a tenant, one chained row for each operation. No row has a secret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from interlock.domain.audit import fields
+from interlock.domain.digests import of_text
+from interlock.domain.moment import when
+from interlock.domain.operations import PruneOrder
+from interlock.domain.registry import Agent, JobType
+from interlock.domain.token import NewToken
+from interlock.domain.webhook import NewSubscription
+
+
+class Entry(NamedTuple):
+    """An operation to be recorded; details are JSON text."""
+
+    actor: str
+    action: str
+    object: str
+    details: str | None = None
+
+
+class LogRow(NamedTuple):
+    """A row of the audit log, numbered from 1 without a gap."""
+
+    seq: int
+    actor: str
+    action: str
+    object: str
+    details: str | None
+    at: int
+    hash: bytes
+
+
+def log_hash(
+    previous: bytes | None, tenant: str, seq: int, actor: str, action: str, object: str, details: str | None, at: int
+) -> bytes:
+    """SHA-256 over the hash before, or the tenant for the first row, and every field as length:text."""
+    first = fields(tenant) if previous is None else previous
+    return sha256(first + fields(seq, actor, action, object, details, at)).digest()
+
+
+def bad_row(tenant: str, rows: Sequence[LogRow], before: LogRow | None) -> str | None:
+    """The first of these rows, which follow `before`, that does not fit."""
+    for row in rows:
+        if row.seq != (1 if before is None else before.seq + 1):
+            return f"{tenant} audit log row {row.seq}: a row is missing before this one"
+        if bytes(row.hash) != log_hash(None if before is None else bytes(before.hash), tenant, *row[:-1]):
+            return f"{tenant} audit log row {row.seq}: the hash does not fit the row and the one before"
+        before = row
+    return None
+
+
+def pause(actor: str, type: str, reason: str | None) -> Entry:
+    return _entry(actor, "queue.pause", type, reason=reason)
+
+
+def resume(actor: str, type: str) -> Entry:
+    return _entry(actor, "queue.resume", type)
+
+
+def set_type(actor: str, type: JobType) -> Entry:
+    """A schema may be long: its digest stands for it."""
+    schema = None if type.schema is None else of_text(type.schema)
+    defaults = json.loads(type.defaults.to_text() or "{}")
+    return _entry(actor, "type.set", type.name, schema_sha256=schema, requires=list(type.requires), defaults=defaults)
+
+
+def delete_type(actor: str, name: str) -> Entry:
+    return _entry(actor, "type.delete", name)
+
+
+def set_agent(actor: str, agent: Agent) -> Entry:
+    return _entry(
+        actor, "agent.set", f"{agent.kind}/{agent.id}", max_concurrency=agent.max_concurrency, strict=agent.strict,
+        defaults=json.loads(agent.defaults.to_text() or "{}"),
+    )  # fmt: skip
+
+
+def delete_agent(actor: str, kind: str, id: str) -> Entry:
+    return _entry(actor, "agent.delete", f"{kind}/{id}")
+
+
+def create_token(token: NewToken) -> Entry:
+    return _entry(
+        token.created_by, "token.create", token.id, roles=list(token.roles), description=token.description,
+        worker_id=token.worker_id, types=token.types, repositories=token.repositories,
+        capabilities=list(token.capabilities), expires_in_seconds=token.expires_in_seconds,
+    )  # fmt: skip
+
+
+def revoke_token(actor: str, id: str) -> Entry:
+    return _entry(actor, "token.revoke", id)
+
+
+def subscribe(new: NewSubscription) -> Entry:
+    """Of the URL only where it leads: the rest may be a credential."""
+    return _entry(
+        new.created_by, "subscription.create", new.id, host=urlsplit(new.url).hostname, events=list(new.events),
+        types=new.types, mode=str(new.mode), group_id=new.group_id, expires_in_seconds=new.expires_in_seconds,
+    )  # fmt: skip
+
+
+def unsubscribe(actor: str, id: str) -> Entry:
+    return _entry(actor, "subscription.delete", id)
+
+
+def renew(actor: str, id: str, expires_in_seconds: float | None) -> Entry:
+    return _entry(actor, "subscription.renew", id, expires_in_seconds=expires_in_seconds)
+
+
+def rotate(actor: str, id: str | None, keep_seconds: float) -> Entry:
+    """A new secret of a subscription, or of the webhooks that jobs bring themselves."""
+    return _entry(actor, "secret.rotate", "jobs" if id is None else id, keep_seconds=keep_seconds)
+
+
+def prune(order: PruneOrder, jobs: int, cutoff: int) -> Entry:
+    return _entry(order.actor, "jobs.prune", order.id, jobs=jobs, ended_before=when(cutoff))
+
+
+def _entry(actor: str, action: str, object: str, **details: Any) -> Entry:
+    said = {name: value for name, value in details.items() if value is not None}
+    text = json.dumps(said, separators=(",", ":"), sort_keys=True, ensure_ascii=False) if said else None
+    return Entry(actor, action, object, text)

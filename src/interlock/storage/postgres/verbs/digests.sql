@@ -1,0 +1,153 @@
+-- Digests of what transitions are about; the same bytes as in domain/digests.py. A null has none.
+
+create or replace function interlock.digest(value text) returns text
+  language sql stable parallel safe return encode(sha256(convert_to(value, 'UTF8')), 'hex');
+
+-- Names and digests as members of a JSON object; null for one that is not there.
+create or replace function interlock.named_digest(name text, value text) returns text
+  language sql immutable parallel safe return '"' || name || '":"' || value || '"';
+
+-- Metadata with these members behind what is there.
+create or replace function interlock.with_digests(metadata text, members text) returns text language sql immutable parallel safe return
+  case when members = '' then metadata when metadata is null or metadata = '{}' then '{"digests":{' || members || '}}'
+    else left(metadata, -1) || ',"digests":{' || members || '}}' end;
+
+create or replace function interlock.listed(items text[]) returns text language sql immutable parallel safe return
+  case when cardinality(items) = 0 then '' else
+    (select string_agg(interlock.field(i.item), '' order by i.place) from unnest(items) with ordinality as i(item, place)) end;
+
+create or replace function interlock.options_digest(j interlock.job) returns text language sql stable parallel safe return
+  interlock.digest(interlock.field(j.type) || interlock.field(j.priority::text) || interlock.field(interlock.micros(j.deadline)::text)
+    || interlock.field((j.timeout_seconds * 1000000)::bigint::text) || interlock.field(j.max_attempts::text) || interlock.field(j.backoff)
+    || interlock.field((j.expiry_delay_seconds * 1000000)::bigint::text) || interlock.field(j.headers) || interlock.field(j.traceparent)
+    || interlock.field(interlock.listed(j.tags)) || interlock.field(j.agent_kind) || interlock.field(j.agent_id)
+    || interlock.field(j.affinity_key) || interlock.field(j.repository) || interlock.field(interlock.listed(j.requires))
+    || interlock.field(j.idempotency_key) || interlock.field(encode(j.body_sha256, 'hex')) || interlock.field(j.webhook)
+    || interlock.field(j.parent_id::text) || interlock.field(j.redrive_of::text) || interlock.field(j.created_by)
+    || interlock.field(j.requested_by));
+
+create or replace function interlock.checkpoint_digest(p_tenant text, p_job_id uuid) returns text language plpgsql stable as $$
+begin
+  return (select interlock.digest(interlock.field(c.seq) || interlock.field(c.data)) from interlock.job_checkpoint c
+    where c.tenant = p_tenant and c.job_id = p_job_id);
+end $$;
+
+-- The steps saved under one lease, or those that came with a redrive (0), of a job; with another fence in their place, as they would be
+-- copied, and only up to the last one of a name.
+create or replace function interlock.steps_digest(p_tenant text, p_job_id uuid, p_fence bigint) returns text language plpgsql stable as $$
+begin
+  return (select encode(sha256(string_agg(convert_to(interlock.step_fields(s, s.fence), 'UTF8'), ''::bytea order by s.seq)), 'hex')
+    from interlock.job_step s where s.tenant = p_tenant and s.job_id = p_job_id and s.fence = p_fence);
+end $$;
+create or replace function interlock.copied_steps_digest(p_tenant text, p_source uuid, p_through text) returns text language plpgsql stable as $$
+begin
+  return (select encode(sha256(string_agg(convert_to(interlock.step_fields(s, 0), 'UTF8'), ''::bytea order by s.seq)), 'hex')
+    from interlock.job_step s where s.tenant = p_tenant and s.job_id = p_source and (p_through is null
+      or s.seq <= (select max(n.seq) from interlock.job_step n where n.tenant = p_tenant and n.job_id = p_source and n.name = p_through)));
+end $$;
+create or replace function interlock.step_fields(s interlock.job_step, p_fence bigint) returns text language sql stable parallel safe return
+  interlock.field(s.seq) || interlock.field(s.name) || interlock.field(s.occurrence) || interlock.field(s.function) || interlock.field(p_fence)
+    || interlock.field(interlock.micros(s.at)) || interlock.field(s.sanitized::integer) || interlock.field(interlock.digest(s.result));
+
+create or replace function interlock.request_digest(p_tenant text, p_job_id uuid, p_fence bigint) returns text language plpgsql stable as $$
+begin
+  return (select interlock.digest(interlock.field(a.id::text) || interlock.field(a.fence) || interlock.field(a.prompt)
+      || interlock.field(a.details) || interlock.field(a.risk) || interlock.field(a.schema) || interlock.field(a.digest)
+      || interlock.field(a.required) || interlock.field(a.on_deny) || interlock.field(a.opened_by)
+      || interlock.field(interlock.micros(a.opened_at)) || interlock.field(interlock.micros(a.expires_at)) || interlock.field(a.name)
+      || interlock.field(a.occurrence))
+    from interlock.approval a where a.tenant = p_tenant and a.job_id = p_job_id and a.fence = p_fence);
+end $$;
+
+-- How an approval was closed; one that is open is about to be closed as p_if_open, if that is given.
+create or replace function interlock.decision_digest(p_tenant text, p_id uuid, p_if_open text) returns text language plpgsql stable as $$
+begin
+  return (select interlock.digest(interlock.field(case when a.status = 'open' then coalesce(p_if_open, a.status) else a.status end)
+      || interlock.field(a.closed_by) || interlock.field(a.comment) || interlock.field(a.data)
+      || coalesce((select string_agg(interlock.field(v.voter) || interlock.field(v.decision) || interlock.field(v.comment)
+        || interlock.field(interlock.micros(v.at)), '' order by v.at, v.voter)
+        from interlock.approval_vote v where v.tenant = p_tenant and v.approval_id = p_id), ''))
+    from interlock.approval a where a.tenant = p_tenant and a.id = p_id);
+end $$;
+
+create or replace function interlock.refuse_metadata(p_metadata text) returns void language plpgsql immutable as $$
+begin
+  if p_metadata is not null and (json_typeof(p_metadata::json) <> 'object' or p_metadata::json -> 'digests' is not null) then
+    raise exception 'interlock: metadata is a JSON object without digests: the database adds those' using errcode = 'check_violation';
+  end if;
+end $$;
+
+-- The metadata of the row that tells of a job's creation, or of a change, where no verb brings it along.
+create or replace function interlock.metadata_of_creation(n interlock.job) returns text language plpgsql stable as $$
+begin
+  perform interlock.refuse_metadata(n.metadata);
+  return interlock.with_digests(n.metadata, interlock.named_digest('options', interlock.options_digest(n)) || ','
+    || interlock.named_digest('payload', interlock.digest(n.payload)));
+end $$;
+create or replace function interlock.metadata_of_change(o interlock.job, n interlock.job) returns text language plpgsql stable as $$
+declare
+  stopped boolean := o.status = 'running' and n.status <> 'running';
+begin
+  if current_setting('interlock.verb', true) is distinct from 'change' then  -- JSON of a verb may be more than PostgreSQL can read
+    perform interlock.refuse_metadata(n.metadata);
+  end if;
+  return interlock.with_digests(n.metadata, concat_ws(',',
+    case when stopped then interlock.named_digest('checkpoint', interlock.checkpoint_digest(n.tenant, n.id)) end,
+    case when o.status = 'waiting_for_approval' and n.status <> o.status then interlock.named_digest('decision',
+      interlock.decision_digest(n.tenant, o.gate_id, case n.verb when 'expire' then 'expired' else 'void' end)) end,
+    case when n.status <> 'succeeded' and (n.error is distinct from o.error or (stopped and n.status in ('retry', 'failed', 'dead_letter')))
+      then coalesce(interlock.named_digest('error', interlock.digest(n.error)), '"error":null') end,
+    case when n.verb = 'edit' or (n.priority, n.deadline, n.timeout_seconds, n.max_attempts, n.tags)
+        is distinct from (o.priority, o.deadline, o.timeout_seconds, o.max_attempts, o.tags)
+      then interlock.named_digest('options', interlock.options_digest(n)) end,
+    case when n.status = 'waiting_for_approval' then interlock.named_digest('request', interlock.request_digest(n.tenant, n.id, n.fence)) end,
+    case when n.result is distinct from o.result then coalesce(interlock.named_digest('result', interlock.digest(n.result)), '"result":null') end,
+    case when stopped then interlock.named_digest('steps', interlock.steps_digest(n.tenant, n.id, n.fence)) end,
+    case when n.result_summary is distinct from o.result_summary
+      then coalesce(interlock.named_digest('summary', interlock.digest(n.result_summary)), '"summary":null') end,
+    case when n.usage is distinct from o.usage then coalesce(interlock.named_digest('usage', interlock.digest(n.usage)), '"usage":null') end));
+end $$;
+
+-- The same for a completion; p_fence says whose steps, if any may have been saved.
+create or replace function interlock.metadata_of_completion(
+  p_tenant text, p_id uuid, p_fence bigint, p_result text, p_summary text, p_usage text
+) returns text language sql stable return interlock.with_digests(null, concat_ws(',',
+  case when p_fence is not null then interlock.named_digest('checkpoint', interlock.checkpoint_digest(p_tenant, p_id)) end,
+  interlock.named_digest('result', interlock.digest(p_result)),
+  case when p_fence is not null then interlock.named_digest('steps', interlock.steps_digest(p_tenant, p_id, p_fence)) end,
+  interlock.named_digest('summary', interlock.digest(p_summary)), interlock.named_digest('usage', interlock.digest(p_usage))));
+
+-- Whether the metadata of a row has the digests of all that was saved in the run that it ended.
+create or replace function interlock.covers_progress(p_tenant text, p_id uuid, p_fence bigint, p_metadata text) returns boolean language plpgsql stable as $$
+declare
+  steps text := interlock.steps_digest(p_tenant, p_id, p_fence);
+  checkpoint text := interlock.checkpoint_digest(p_tenant, p_id);
+begin
+  return (steps is null or position(interlock.named_digest('steps', steps) in coalesce(p_metadata, '')) > 0)
+    and (checkpoint is null or position(interlock.named_digest('checkpoint', checkpoint) in coalesce(p_metadata, '')) > 0);
+end $$;
+
+-- What the database has of some jobs, as digests: of their values, and by fence of their steps and approvals.
+create or replace function interlock.kept(p_tenant text, p_ids uuid[]) returns table (id uuid, payload text, options text, result text,
+  summary text, usage text, error text, checkpoint text, checkpoint_at timestamptz, steps text, requests text, decisions text) language plpgsql stable as $$
+begin
+  return query
+  select j.id, interlock.digest(j.payload), interlock.options_digest(j), interlock.digest(j.result), interlock.digest(j.result_summary),
+    interlock.digest(j.usage), interlock.digest(j.error), interlock.checkpoint_digest(j.tenant, j.id),
+    (select c.at from interlock.job_checkpoint c where c.tenant = j.tenant and c.job_id = j.id),
+    (select json_agg(json_build_array(s.fence, interlock.steps_digest(j.tenant, j.id, s.fence)))::text
+     from (select distinct x.fence from interlock.job_step x where x.tenant = j.tenant and x.job_id = j.id) s),
+    (select json_agg(json_build_array(a.fence, interlock.request_digest(j.tenant, j.id, a.fence)))::text
+     from interlock.approval a where a.tenant = j.tenant and a.job_id = j.id),
+    (select json_agg(json_build_array(a.fence, interlock.decision_digest(j.tenant, a.id, null)))::text
+     from interlock.approval a where a.tenant = j.tenant and a.job_id = j.id)
+  from interlock.job j where j.tenant = p_tenant and j.id = any(p_ids);
+end $$;
+
+-- The progress that a redrive of a job begins with, as digests.
+create or replace function interlock.copied_progress(p_tenant text, p_source uuid, p_through text, out checkpoint text, out steps text)
+language plpgsql stable as $$
+begin
+  checkpoint := case when p_through is null then interlock.checkpoint_digest(p_tenant, p_source) end;
+  steps := interlock.copied_steps_digest(p_tenant, p_source, p_through);
+end $$;

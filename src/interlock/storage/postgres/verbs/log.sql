@@ -1,0 +1,34 @@
+-- Records what an operator did, in the transaction of the change; the app role has no right to write the log otherwise.
+create or replace function interlock.log(p_tenant text, p_actor text, p_action text, p_object text, p_details text) returns boolean
+  language plpgsql security definer set search_path = interlock, pg_temp as $$
+declare
+  t timestamptz := clock();
+  last_seq bigint; last_hash bytea;
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  -- One at a time for each tenant; the statement after this one sees what the one before has committed.
+  perform pg_advisory_xact_lock(hashtextextended('interlock log ' || p_tenant, 0));
+  select l.seq, l.hash into last_seq, last_hash from audit_log l where l.tenant = p_tenant order by l.seq desc limit 1;
+  perform set_config('interlock.verb', 'log', true);
+  insert into audit_log (tenant, seq, actor, action, object, details, at, hash)
+  values (p_tenant, coalesce(last_seq, 0) + 1, p_actor, p_action, p_object, p_details, t,
+    sha256(coalesce(last_hash, convert_to(field(p_tenant), 'UTF8')) || convert_to(field(coalesce(last_seq, 0) + 1) || field(p_actor)
+      || field(p_action) || field(p_object) || field(p_details) || field(micros(t)), 'UTF8')));
+  perform set_config('interlock.verb', '', true);
+  return true;
+end $$;
+
+-- Rows of the log after a number, oldest first.
+create or replace function interlock.logged(p_tenant text, p_after bigint, p_limit integer)
+returns table (seq bigint, actor text, action text, object text, details text, at timestamptz, hash bytea) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select l.seq, l.actor, l.action, l.object, l.details, l.at, l.hash from interlock.audit_log l
+    where l.tenant = p_tenant and l.seq > p_after order by l.seq limit p_limit;
+end $$;
+
+create or replace function interlock.log_end(p_tenant text) returns table (seq bigint, hash bytea) language plpgsql as $$
+begin
+  perform set_config('interlock.tenant', p_tenant, true);
+  return query select l.seq, l.hash from interlock.audit_log l where l.tenant = p_tenant order by l.seq desc limit 1;
+end $$;

@@ -1,0 +1,155 @@
+"""The digests of transitions on SQLite: of what is about to be written, and of what is kept."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from interlock.domain import digests
+from interlock.domain.change import Edited
+from interlock.domain.digests import Kept, Options, StepFields
+from interlock.storage.statements import load
+
+if TYPE_CHECKING:
+    from interlock.storage.sqlite.connection import Connection
+
+_SQL: Final = load("interlock.storage.sqlite", "digests.sql")
+FAILURES: Final = frozenset({"retry", "failed", "dead_letter"})  # where a run ended with an error
+_RUNNING, _WAITING = "running", "waiting_for_approval"
+
+Digests = dict[str, str | None]
+
+
+def of_text(text: str | None) -> str | None:
+    """As a function of SQL."""
+    return None if text is None else digests.of_text(text)
+
+
+def of_transition(
+    connection: Connection,
+    tenant: str,
+    job_id: str,
+    fence: int,
+    left: str,
+    reached: str,
+    verb: str,
+    gate_id: str | None,
+) -> Digests:
+    """What a job leaves behind as it stops running, and what it waits or has waited for."""
+    found: Digests = {}
+    if left == _RUNNING != reached:
+        found |= of_progress(connection, tenant, job_id, fence)
+    if reached == _WAITING:
+        found["request"] = _request(connection, tenant, job_id, fence)
+    if left == _WAITING != reached and gate_id is not None:
+        found["decision"] = _decision(connection, tenant, gate_id, "expired" if verb == "expire" else "void")
+    return found
+
+
+def of_progress(connection: Connection, tenant: str, job_id: str, fence: int) -> Digests:
+    """The checkpoint of a job, and the steps saved under a lease."""
+    found: Digests = {}
+    for (checkpoint,) in connection.rows(_SQL["checkpoint"], (tenant, job_id)):
+        found["checkpoint"] = checkpoint
+    steps = digests.of_steps(map(StepFields._make, connection.rows(_SQL["steps"], (tenant, job_id, fence))))
+    return found if steps is None else found | {"steps": steps}
+
+
+def of_copied_progress(connection: Connection, tenant: str, source: str, through: str | None) -> Digests:
+    """The same for a job that begins with what another has saved."""
+    found: Digests = {}
+    if through is None:
+        for (checkpoint,) in connection.rows(_SQL["checkpoint"], (tenant, source)):
+            found["checkpoint"] = checkpoint
+    facts = {"tenant": tenant, "source": source, "through": through}
+    steps = digests.of_steps(map(StepFields._make, connection.rows(_SQL["steps_to_copy"], facts)))
+    return found if steps is None else found | {"steps": steps}
+
+
+def have_progress(connection: Connection, tenant: str, ids: Sequence[str]) -> bool:
+    """Whether any of these jobs may have saved something: ids of one batch are mostly neighbors."""
+    ((found,),) = connection.rows(_SQL["any_progress"], (tenant, min(ids), max(ids)))
+    return bool(found)
+
+
+def of_options(connection: Connection, tenant: str, seq: int, edited: Edited | None = None) -> str:
+    """The options of a job, as they are or as an edit makes them."""
+    found = options(connection, tenant, seq)
+    if edited is not None:
+        found = found._replace(
+            priority=edited.priority, deadline=edited.deadline, max_attempts=edited.max_attempts, tags=edited.tags
+        )
+    return digests.of_options(found)
+
+
+def metadata_of_change(
+    connection: Connection,
+    tenant: str,
+    seq: int,
+    left: str | None,
+    gate_id: str | None,
+    error: str | None,
+    optioned: int,
+) -> str | None:
+    """The metadata of a change by direct SQL, of which the job itself tells the rest."""
+    ((id, status, fence, _, new_error, metadata, verb),) = connection.rows(_SQL["job"], (tenant, seq))
+    found: Digests = {}
+    if left is None:
+        ((payload,),) = connection.rows(_SQL["payload"], (tenant, seq))
+        found |= {"payload": digests.of_text(payload)}
+    else:
+        found |= of_transition(connection, tenant, id, fence, left, status, verb, gate_id)
+    if left is None or optioned or verb == "edit":
+        found["options"] = of_options(connection, tenant, seq)
+    if status != "succeeded" and (new_error != error or (left == _RUNNING and status in FAILURES)):
+        found["error"] = of_text(new_error)
+    return digests.merge(metadata, found)
+
+
+def kept(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Kept]:
+    """What the database has of these jobs."""
+    facts = {"tenant": tenant, "ids": json.dumps(ids)}
+    steps: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for (job_id, fence), rows in groupby(connection.rows(_SQL["kept_steps"], facts), key=lambda row: row[:2]):
+        steps[job_id][fence] = digests.of_steps(StepFields._make(row[2:]) for row in rows) or ""
+    requests: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    decisions: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for job_id, fence, id in connection.rows(_SQL["kept_approvals"], facts):
+        requests[job_id][fence] = str(_request(connection, tenant, job_id, fence))
+        decisions[job_id][fence] = _decision(connection, tenant, id, None)
+    found = {}
+    for id, payload, result, summary, usage, error, saved_at, checkpoint, seq in connection.rows(_SQL["kept"], facts):
+        covered = of_options(connection, tenant, seq) if payload is not None else None
+        values = {
+            "payload": payload, "options": covered, "result": result, "summary": summary, "usage": usage,
+            "error": error, "checkpoint": checkpoint,
+        }  # fmt: skip
+        found[id] = Kept(values, saved_at, steps[id], requests[id], decisions[id])
+    return found
+
+
+def _request(connection: Connection, tenant: str, job_id: str, fence: int) -> str | None:
+    rows = connection.rows(_SQL["request"], (tenant, job_id, fence))
+    return digests.of_request(*rows[0]) if rows else None
+
+
+def _decision(connection: Connection, tenant: str, gate_id: str, if_open: str | None) -> str:
+    """How an approval was closed; one that is open is about to be closed as `if_open`."""
+    rows = connection.rows(_SQL["decision"], (tenant, gate_id))
+    status, closed_by, comment, data = rows[0] if rows else ("", None, None, None)
+    votes = connection.rows(_SQL["votes"], (tenant, gate_id))
+    closed = if_open if status == "open" and if_open is not None else status
+    return digests.of_decision(closed, closed_by, comment, data, ((v[0], v[1], v[2], v[3]) for v in votes))
+
+
+def options(connection: Connection, tenant: str, seq: int) -> Options:
+    """The options of a job as they are."""
+    found = Options._make(connection.rows(_SQL["options"], (tenant, seq))[0])
+    return found._replace(tags=_names(found.tags), requires=_names(found.requires))
+
+
+def _names(text: Any) -> tuple[str, ...]:
+    return tuple(json.loads(text))

@@ -1,0 +1,30 @@
+"""The audit log on SQLite."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlock.domain.operator_log import Entry, LogRow, log_hash
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.statements import load
+
+_SQL: Final = load("interlock.storage.sqlite", "log.sql")
+
+
+def append(connection: Connection, tenant: str, entry: Entry) -> None:
+    """Record an operation in its transaction."""
+    last = end(connection, tenant)
+    seq, before = (1, None) if last is None else (last[0] + 1, last[1])
+    hash = log_hash(before, tenant, seq, *entry, connection.now)
+    connection.db.execute(_SQL["append"], (tenant, seq, *entry, connection.now, hash))
+
+
+def rows(connection: Connection, tenant: str, after: int, limit: int) -> list[LogRow]:
+    """Rows after a number, oldest first."""
+    return [*map(LogRow._make, connection.rows(_SQL["rows"], (tenant, after, limit)))]
+
+
+def end(connection: Connection, tenant: str) -> tuple[int, bytes] | None:
+    """Number and hash of the newest row."""
+    found = connection.rows(_SQL["end"], (tenant,))
+    return (int(found[0][0]), bytes(found[0][1])) if found else None
