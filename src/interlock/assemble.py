@@ -121,7 +121,7 @@ async def migrate_all(settings: Settings) -> list[str]:
 
 
 def trust(settings: Settings, fetch: Fetch) -> Trust:
-    """Whose credentials count, as the settings say; fetch reads an issuer's keys from outside."""
+    """The accepted credentials of the settings; `fetch` reads an issuer's keys."""
     own = "tokens" in settings.auth
     if "jwt" not in settings.auth:
         return Trust(own=own)
@@ -131,7 +131,7 @@ def trust(settings: Settings, fetch: Fetch) -> Trust:
 
 
 def limits(settings: Settings) -> Limits:
-    """The largest values taken, as the settings say; that of a body is the service's."""
+    """The size limits of the settings, except that of a body."""
     return Limits(
         webhooks=Allowance.of(settings.webhooks_allow),
         artifact=settings.artifact_bytes,
@@ -141,7 +141,7 @@ def limits(settings: Settings) -> Limits:
 
 
 async def new_engine(settings: Settings, *, trust: Trust = OWN, supplier: ShardSupplier | None = None) -> Engine:
-    """An engine as the settings say; to close it, and to run its background chores, is up to the caller."""
+    """Return an engine for the settings; the caller closes it and runs its maintenance."""
     objects = open_objects(settings.artifacts, settings.database)
     if settings.shards:
         store = await open_shards(settings.shards, supplier=supplier or settings.shard_supplier)
@@ -189,7 +189,7 @@ def open_engine(url: str, *, create: bool = True, **others: Any) -> AbstractAsyn
 
 
 async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | None = None) -> Client:
-    """What the SDK and workers talk to: an engine of its own on a database, or a server."""
+    """Return the client for a URL: an embedded engine on a database, or a server."""
     token = token or None
     check_place(url, tenant=tenant, token=token)
     if url.startswith(SERVERS):
@@ -200,7 +200,7 @@ async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | No
 
 
 async def client_of(settings: Settings, *, supplier: ShardSupplier | None = None) -> Client:
-    """What the SDK and workers talk to, with an engine of its own as the settings say."""
+    """Return the client for the settings, with an embedded engine."""
     return LocalClient(await new_engine(settings, supplier=supplier), local(settings.tenant))
 
 
@@ -218,7 +218,7 @@ def check_place(url: str, *, tenant: str, token: str | None) -> None:
 
 
 def check_server(url: str, *, token: str | None) -> None:
-    """Refuse at once what cannot be a server, or a token for one, rather than at the first call."""
+    """Reject an invalid server URL or token before the first call."""
     from interlock.client.http_calls import checked_token, checked_url
 
     checked_url(url)
@@ -229,7 +229,7 @@ def check_server(url: str, *, token: str | None) -> None:
 class App(SdkApp):
     """Tasks and where their jobs are: a database, several as shards, or a server with a token.
 
-    With neither a URL nor shards it is where the settings say. It is connected at the first call.
+    Without a URL or shards it uses the settings. It connects at the first call.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ def _settings(url: str | None, shards: Mapping[str, str] | None, **others: str |
 
 
 class Queue(SdkQueue):
-    """The jobs of one type as just a queue, in an app, at a URL of its own, or where the settings say.
+    """The jobs of one type as a plain queue, in an app, at a URL, or in the database of the settings.
 
     It is connected at the first call.
     """

@@ -67,7 +67,7 @@ class Malformed(Error):
 
 
 class Unauthenticated(Error):
-    """No credential came, or one that does not count; why is not told to whoever sent it."""
+    """The credential is missing or invalid; the response does not say why."""
 
     code = "unauthenticated"
     status = 401
@@ -103,7 +103,7 @@ class Conflict(Error):
 
 
 class LeaseLost(Conflict):
-    """A worker reported on a job that its grant no longer holds."""
+    """The worker's lease has ended."""
 
     code = "lease_lost"
 
@@ -126,7 +126,7 @@ class BrokenJob(Conflict):
 
 
 class AlreadyFinished(Conflict):
-    """The grant was ended by another verb, or the job has ended for good."""
+    """The lease was ended by another operation, or the job is terminal."""
 
     code = "already_finished"
 
@@ -152,21 +152,21 @@ class CheckpointConflict(Conflict):
 
     def __init__(self, job_id: str, seq: int, current: int) -> None:
         self.job_id, self.seq, self.current = job_id, seq, current
-        super().__init__(f"job {job_id}: checkpoint {seq} is not newer than {current}; read it and go on from there")
+        super().__init__(f"job {job_id}: checkpoint {seq} is not newer than {current}: read it and continue from there")
 
 
 class CancelRequested(Conflict):
-    """A worker would let a job wait for people although somebody has asked for it to be stopped."""
+    """A worker requested an approval while a cancel is pending."""
 
     code = "cancel_requested"
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        super().__init__(f"job {job_id} is asked to stop; acknowledge that instead of asking people about it")
+        super().__init__(f"job {job_id}: cancellation is pending; acknowledge it instead of requesting approval")
 
 
 class NoCancelRequested(Conflict):
-    """A worker acknowledged a cancel that nobody asked for."""
+    """A worker acknowledged a cancel that was not requested."""
 
     code = "no_cancel_requested"
 
@@ -187,7 +187,7 @@ class TokenExists(Conflict):
 
 
 class ParentEnded(Conflict):
-    """No child is born under a job that has ended or is being cancelled."""
+    """A terminal job, or one that is being cancelled, accepts no children."""
 
     code = "parent_ended"
 
@@ -204,7 +204,7 @@ class WouldDeadlock(Conflict):
     def __init__(self, job_id: str, child_id: str) -> None:
         self.job_id, self.child_id = job_id, child_id
         super().__init__(
-            f"job {job_id} would wait for ever for child {child_id}: every slot of a strict agent that it needs is "
+            f"job {job_id} would wait indefinitely for child {child_id}: every slot of a strict agent that it needs is "
             "held by jobs that wait; raise max_concurrency, turn strict off, or give the child another agent"
         )
 
@@ -220,7 +220,7 @@ class NotEditable(Conflict):
 
 
 class NotEnded(Conflict):
-    """Only a job that has ended can be done again."""
+    """Only a terminal job can be redriven."""
 
     code = "not_ended"
 
@@ -240,7 +240,7 @@ class AlreadyDecided(Conflict):
 
 
 class DigestMismatch(Conflict):
-    """A decision carried the digest of something else than what this gate asks."""
+    """The digest of the decision differs from that of the request."""
 
     code = "digest_mismatch"
 
@@ -250,7 +250,7 @@ class DigestMismatch(Conflict):
 
 
 class Gone(Error):
-    """The gate can no longer be decided."""
+    """The approval can no longer be decided."""
 
     code = "gone"
     status = 410
@@ -262,7 +262,7 @@ class Gone(Error):
 
 
 class GateExpired(Gone):
-    """Nobody decided in time."""
+    """The approval expired before a decision."""
 
     code = "gate_expired"
     why = "it expired before it was decided"
@@ -306,7 +306,7 @@ class TooLarge(Error):
     def __init__(self, what: str, size: int, limit: int) -> None:
         self.what, self.size, self.limit = what, size, limit
         way_out = "; store it as an artifact and name that in the result" if what == "result" else ""
-        super().__init__(f"{what} has {size} bytes; at most {limit} are taken{way_out}")
+        super().__init__(f"{what} is {size} bytes: the limit is {limit}{way_out}")
 
 
 class Fault(NamedTuple):
@@ -317,7 +317,7 @@ class Fault(NamedTuple):
 
 
 class Invalid(Error):
-    """A value is outside the rules; pointer says which, and faults names every place where there are several."""
+    """A value is invalid; `pointer` names it, and `errors` lists all of them."""
 
     code = "invalid"
     status = 422
@@ -352,7 +352,7 @@ class IdempotencyKeyReuse(Invalid):
 
 
 class UnknownType(Invalid):
-    """Only registered types are taken here, and this is none."""
+    """The type is not registered, and only registered types are accepted."""
 
     code = "unknown_type"
 
@@ -362,7 +362,7 @@ class UnknownType(Invalid):
 
 
 class UnknownAgent(Invalid):
-    """Only registered agents are taken here, and this is none."""
+    """The agent is not registered, and only registered agents are accepted."""
 
     code = "unknown_agent"
 
@@ -398,7 +398,7 @@ class Unavailable(Error):
     code = "unavailable"
     status = 503
     public: str = "the database cannot be used now; nothing was changed, try again"
-    """What callers of the API are told: the message may name files, hosts and roles, which are for the log."""
+    """The message for API callers; the full message may name files, hosts and roles, and is logged."""
 
     def __init__(self, message: str, *, public: str | None = None) -> None:
         self.public = public or type(self).public
@@ -423,16 +423,16 @@ class ArtifactsNotConfigured(Error):
 
 
 class TenantMoved(Unavailable):
-    """The tenant lives on another shard, or is on its way there; nothing was changed, look again where it is."""
+    """The tenant is on another shard, or is being moved; nothing was changed."""
 
-    public = "this tenant is on its way to another shard; try again"
+    public = "this tenant is being moved to another shard: try again"
 
     def __init__(self, message: str = public) -> None:
         super().__init__(message)
 
 
 class Fatal(Error):
-    """The process cannot go on safely and must stop."""
+    """The process cannot continue safely and must stop."""
 
     code = "fatal"
     public: str = "the server stops, as it cannot use its database safely; the log of the server has the cause"
@@ -445,6 +445,6 @@ class StorageBroken(Fatal):
 
 
 class SchemaMismatch(Fatal):
-    """The database schema does not fit this version of Interlock."""
+    """The database schema does not match this version of Interlock."""
 
     code = "schema_mismatch"

@@ -69,7 +69,7 @@ class MemoryApp(App):
     async def run_until_idle(self, *, move_clock: bool = False) -> int:
         """Run all jobs that are due, and those they lead to; how many runs that took.
 
-        With `move_clock` the clock is moved on to whatever is due later, until nothing waits for time.
+        With `move_clock`, advance the clock to jobs that are due later, until none is left.
         """
         runs = 0
         able: set[str] = set()
@@ -94,7 +94,7 @@ class MemoryApp(App):
         return [values.decode(job.payload) for job in reversed(jobs)]
 
     async def assert_enqueued(self, task: Task[..., Any], /, **arguments: Any) -> None:
-        """Fail unless there is a job of the task with these arguments, whatever others it has."""
+        """Fail unless a job of the task has these arguments (others are ignored)."""
         wanted = values.decode(values.encode(arguments))
         sent = await self.enqueued(task)
         if not any(wanted.items() <= one.items() for one in sent):
@@ -114,15 +114,15 @@ class MemoryApp(App):
         data: Any = None,
         by: str = "local",
     ) -> None:
-        """Answer what a job asks of people; it goes on, or ends, at the next `run_until_idle()`.
+        """Decide the pending approval of a job; it resumes or fails at the next `run_until_idle()`.
 
-        Where several votes are required, `by` says whose this one is.
+        With several required votes, `by` names the voter.
         """
         id = job if isinstance(job, str) else job.id
         gates = (await self._local()).engine.gates
         found = await gates.list(DEFAULT_TENANT, GateFilter(status=GateStatus.OPEN, job_id=id, limit=1))
         if not found:
-            raise AssertionError(f"job {id} asks nobody anything")
+            raise AssertionError(f"job {id} has no pending approval")
         kept = None if data is None else values.encode(data)
         who = local()._replace(actor=principal.user(by))
         await gates.decide(who, found[0].id, Decision(decision), comment=comment, data=kept)
@@ -134,7 +134,7 @@ class MemoryApp(App):
     assert_not_enqueued_sync = blocking(assert_not_enqueued)
 
     async def discard(self) -> None:
-        """Give adopted apps back and forget all jobs."""
+        """Restore adopted apps and delete all jobs."""
         for app, connect in self._adopted:
             app.connect_by(connect)
         await self._store.close()

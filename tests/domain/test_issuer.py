@@ -144,7 +144,7 @@ def test_several_issuers_need_names_and_each_its_own() -> None:
     other = GOOD | {"issuer": "https://other.example.com"}
     assert len(issuers([GOOD | {"name": "one"}, other | {"name": "two"}])) == 2
     for pair in ([GOOD, other], [GOOD | {"name": "one"}, other], [GOOD | {"name": "x"}, other | {"name": "x"}]):
-        with pytest.raises(Invalid, match="name of its own"):
+        with pytest.raises(Invalid, match="distinct name"):
             issuers(pair)
     with pytest.raises(Invalid, match="named twice"):
         issuers([GOOD | {"name": "one"}, GOOD | {"name": "two"}])

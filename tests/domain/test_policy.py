@@ -163,7 +163,7 @@ def test_cleaned_names_stay_as_they_are(values: list[str]) -> None:
 
 def test_names_have_an_end() -> None:
     assert len(names((str(n) for n in range(MOST_NAMES)), what="types")) == MOST_NAMES
-    with pytest.raises(Invalid, match="at most 1000"):
+    with pytest.raises(Invalid, match="the limit is 1000"):
         names((str(n) for n in range(MOST_NAMES + 1)), what="types")
 
 

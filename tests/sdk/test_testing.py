@@ -177,7 +177,7 @@ async def test_what_a_job_asks_of_people_is_decided_by_the_test(interlock_app: M
         return [answer.approved, answer.comment, answer.data]
 
     approved, denied, refused = [await publish.enqueue(on_deny) for on_deny in ("fail", "resume", "fail")]
-    with pytest.raises(AssertionError, match="asks nobody anything"):
+    with pytest.raises(AssertionError, match="has no pending approval"):
         await app.decide(approved)
     await app.run_until_idle()
     await app.decide(approved, data={"title": "Tides"})

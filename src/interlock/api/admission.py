@@ -80,7 +80,7 @@ class Seat:
         """Refuse a body that there is no room to wait for."""
         most, whose = self._of.options.most_arriving, self._whose
         if self._of.arriving >= most or self._of.by_tenant[whose, "arriving"] >= self._of.share(most, whose):
-            raise overloaded("too many bodies are on their way")
+            raise overloaded("too many request bodies are arriving")
 
     @contextmanager
     def parked(self) -> Iterator[None]:

@@ -48,7 +48,7 @@ def check_media_type(headers: Headers) -> None:
 def refuse_encoded(headers: Headers) -> None:
     if (headers.get("content-encoding") or "identity").strip().lower() != "identity":
         raise Refusal(
-            "unsupported_media_type", "a compressed body is not taken", headers={"accept-encoding": "identity"}
+            "unsupported_media_type", "a compressed body is not accepted", headers={"accept-encoding": "identity"}
         )
 
 
@@ -134,7 +134,7 @@ def query(raw: bytes, kind: type[S]) -> S:
             errors="surrogateescape",
         )  # fmt: skip
     except ValueError:
-        raise Invalid(f"at most {MOST_PARAMETERS} parameters are taken") from None
+        raise Invalid(f"too many parameters: the limit is {MOST_PARAMETERS}") from None
     types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, value in pairs:

@@ -101,7 +101,7 @@ class _OfEngine(Collector):
     def collect(self) -> Iterator[Metric]:
         counts = self._counts
         yield CounterMetricFamily("interlock_jobs_enqueued", "Jobs added.", counts.enqueued)
-        yield CounterMetricFamily("interlock_jobs_claimed", "Jobs handed out.", counts.claimed)
+        yield CounterMetricFamily("interlock_jobs_claimed", "Jobs claimed.", counts.claimed)
         moved = CounterMetricFamily(
             "interlock_job_transitions", "Transitions of jobs: finishes, expiries, cancels.", labels=("verb", "status")
         )
@@ -114,7 +114,7 @@ class _OfEngine(Collector):
             refused.add_metric(labels, count)
         yield refused
         delivered = CounterMetricFamily(
-            "interlock_webhook_attempts", "Attempts to deliver, by what became of the delivery.", labels=("status",)
+            "interlock_webhook_attempts", "Delivery attempts by outcome.", labels=("status",)
         )
         for status, count in sorted(counts.delivered.items()):
             delivered.add_metric((status,), count)

@@ -82,7 +82,7 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             "responses": {
                 "Problem": {
-                    "description": "Refused; `code` says why.",
+                    "description": "Rejected; `code` is the reason.",
                     "content": {problems.MEDIA_TYPE: {"schema": problem}},
                 }
             },

@@ -16,13 +16,13 @@ routes = Routes()
 
 @routes.add("GET", "/healthz", needs_credential=False, answers={200: shapes.Health})
 async def healthz(call: Call[None, Nothing]) -> Answer:
-    """Say that the process answers."""
+    """Return whether the process responds."""
     return answer({"status": "ok"})
 
 
 @routes.add("GET", "/readyz", needs_credential=False, answers={200: shapes.Readiness})
 async def readyz(call: Call[None, Nothing]) -> Answer:
-    """Say whether requests should be sent here: the database answers and fits, and the service is not being stopped."""
+    """Return whether the server is ready: the database responds, its schema matches, no shutdown."""
     if call.service.stopping.is_set():
         raise Refusal("stopping", "the service is being stopped")
     return answer(await call.service.readiness())

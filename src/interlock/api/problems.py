@@ -20,14 +20,14 @@ _FRAME: Final = frozenset({"public", "type", "title", "status", "code", "detail"
 
 # What HTTP itself asks us to refuse; everything else is a class in `interlock.errors` with its own code.
 HTTP_CODES: Final[Mapping[str, tuple[int, str]]] = {
-    "bad_request": (400, "The request is not well-formed HTTP, or says one thing twice."),
+    "bad_request": (400, "The request is not well-formed HTTP, or sets one thing twice."),
     "cross_site": (403, "A page of another site made this request."),
     "no_such_route": (404, "Nothing is served under this path."),
     "method_not_allowed": (405, "The path takes other methods; `Allow` names them."),
     "request_timeout": (408, "The request took too long to arrive."),
     "unsupported_media_type": (415, "The body is not `application/json`, or it is compressed."),
     "unknown_host": (421, "The service does not answer to this host name."),
-    "rate_limited": (429, "This principal asks too often; `Retry-After` says when to go on."),
+    "rate_limited": (429, "This principal sends too many requests; retry after `Retry-After` seconds."),
     "head_too_large": (431, "Request line and headers are too long."),
     "internal": (500, "A defect of the service; its log has the same request id."),
     "overloaded": (503, "More requests are at work than the service takes at a time; nothing was changed."),

@@ -40,5 +40,5 @@ class Rates:
         if left < 1:
             seconds = max(1, math.ceil((1 - left) / self._per_second))
             raise Refusal(
-                "rate_limited", f"too many requests; go on in {seconds} s", headers={"retry-after": str(seconds)}
+                "rate_limited", f"too many requests: retry in {seconds} s", headers={"retry-after": str(seconds)}
             )

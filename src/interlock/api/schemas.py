@@ -51,7 +51,7 @@ class Schemas:
             case inspect.StructType():
                 return self._struct(info)
             case _:
-                raise TypeError(f"{info} has no place in the API")
+                raise TypeError(f"{info} cannot be part of the API")
 
     def _union(self, info: inspect.UnionType) -> dict[str, Any]:
         shapes = [self._of(one) for one in info.types]

@@ -45,7 +45,7 @@ def check_address(host: str, *, auth: bool) -> None:
     """Refuse to let strangers in without asking who they are."""
     if not auth and not is_loopback(host):
         raise Invalid(
-            f"auth is off, so only this machine may call, and {host} is no loopback address; turn it on: --auth tokens",
+            f"host {host} is not a loopback address: enable authentication with --auth tokens",
             pointer="/host",
         )
 

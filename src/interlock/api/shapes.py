@@ -171,7 +171,7 @@ class Receipt(Shape, frozen=True, kw_only=True):
 
 
 class CancelReceipt(Receipt, frozen=True, kw_only=True):
-    """The same of a cancel; one that cascades also tells how many jobs below were reached."""
+    """The receipt of a cancel; with `cascade` it contains the number of descendants reached."""
 
     descendants: int | UnsetType = UNSET
 
@@ -237,7 +237,7 @@ class Told(Shape, frozen=True, kw_only=True):
 
 
 class Decided(Shape, frozen=True, kw_only=True):
-    """What was decided about a job, for the worker that goes on with it."""
+    """The decision on a job, for the worker that resumes it."""
 
     id: str
     name: str | None
@@ -268,7 +268,7 @@ class Claimed(Shape, frozen=True, kw_only=True):
 
 
 class Pulse(Shape, frozen=True, kw_only=True):
-    """How long a lease holds now, and whether somebody wants the work stopped."""
+    """When the lease expires now, and whether a cancel was requested."""
 
     id: str
     lease_expires_at: datetime

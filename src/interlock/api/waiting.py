@@ -85,7 +85,7 @@ async def claim_patiently(
         # A caller who has gone can ask for them again only by a name; one who is no longer admitted, not at all.
         has_gone = enough.is_set() and not call.service.stopping.is_set() and ask.claim_id is None
         if jobs and (has_gone or not await is_admitted(call)):
-            orders = [Release(job.id, job.fence, ask.worker, reason="the caller went away") for job in jobs]
+            orders = [Release(job.id, job.fence, ask.worker, reason="the caller disconnected") for job in jobs]
             await call.engine.leases.finishes(call.who.tenant, orders)
             jobs = []
     return jobs

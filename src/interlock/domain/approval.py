@@ -72,7 +72,7 @@ class OpenGate(NamedTuple):
 
 
 class Vote(NamedTuple):
-    """What one principal said."""
+    """The vote of one principal."""
 
     voter: str
     decision: Decision
@@ -180,9 +180,11 @@ def refuse_approver(who: Principal) -> Error | None:
 def refuse_link(approval: Approval, actor: str, now: int) -> Error | None:
     """Why this gate can have no link token, or not from this caller."""
     if actor == approval.opened_by:
-        return Forbidden("whoever opened a gate cannot hand out its link")
+        return Forbidden("the principal that requested an approval cannot create its link")
     if approval.required > 1:
-        return Invalid("a gate with several votes is decided by principals, it has no link")
+        return Invalid(
+            "an approval with several required votes has no link: principals with the approve role decide it"
+        )
     if approval.decision is not None:
         return AlreadyDecided(approval.id, approval.status)
     if approval.status is GateStatus.VOID:
@@ -218,7 +220,7 @@ def _fault(ballot: Ballot, approval: Approval) -> Error | None:
     if ballot.token_sha256 is not None and not compare_digest(ballot.token_sha256, approval.token_sha256 or b""):
         return NotFound("", what="approval")
     if ballot.actor == approval.opened_by:
-        return Forbidden("whoever opened a gate cannot decide it")
+        return Forbidden("the principal that requested an approval cannot decide it")
     if ballot.digest is not None and not compare_digest(
         ballot.digest.lower().encode(errors="replace"), approval.digest.encode()
     ):

@@ -224,7 +224,7 @@ def served_as(content_type: str | None) -> str:
 def link_url(value: str) -> str:
     """A plain http or https address; what browsers and parsers read differently is refused."""
     if len(value) > LONGEST_URL:
-        raise Invalid(f"url has {len(value)} characters; at most {LONGEST_URL} are taken", pointer="/url")
+        raise Invalid(f"url has {len(value)} characters: the limit is {LONGEST_URL}", pointer="/url")
     try:
         parts = urlsplit(value) if _URL_CHARACTERS.fullmatch(value) else None
         good = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -126,7 +126,7 @@ def decide(order: Order, job: Standing, *, now: int, chance: float) -> Change | 
             return _cancel(order, job, now)
         case Revoke():
             if job.status is not Status.RUNNING:
-                return AlreadyFinished(job.id, f"it is {job.status}, nobody holds it")
+                return AlreadyFinished(job.id, f"it is {job.status}, no worker holds its lease")
             if order.below is not None and job.fence >= order.below:
                 return Unchanged()
             return _lose_lease(order.verb, order.actor, "revoked", order.reason, job, now)
@@ -247,7 +247,7 @@ def _lose_lease(verb: Verb, actor: str, kind: str, reason: str | None, job: Stan
         return _cancelled(job, verb, actor)
     message = {
         "timeout": f"the run took longer than {job.timeout_seconds} s",
-        "lease_expired": f"worker {job.worker} was not heard of until its lease ran out",
+        "lease_expired": f"lease expired: no heartbeat from worker {job.worker}",
         "revoked": f"the lease of worker {job.worker} was revoked",
     }[kind]
     run_at = now + after_expiry(job.expiry_delay_seconds)

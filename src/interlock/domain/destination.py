@@ -157,7 +157,7 @@ class Allowance(NamedTuple):
             except ValueError:
                 if not _is_host(host):
                     raise Invalid(
-                        f"webhooks_allow: {entry!r} is no address, network or host name", pointer="/webhooks_allow"
+                        f"webhooks_allow: {entry!r} is not an address, network or host name", pointer="/webhooks_allow"
                     ) from None
                 hosts.add((host, port))
         return cls(frozenset(hosts), tuple(networks))

@@ -89,7 +89,7 @@ def issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
         raise Invalid("an issuer is named twice", pointer="/issuers")
     if len(found) > 1 and len({one.name for one in found} - {None}) < len(found):
         # The same subject of two issuers is two people, and history must tell them apart.
-        raise Invalid("with several issuers each needs a name of its own", pointer="/issuers")
+        raise Invalid("with several issuers each needs a distinct name", pointer="/issuers")
     return tuple(found)
 
 
@@ -119,7 +119,7 @@ def _algorithms(value: object) -> frozenset[str]:
     given = _texts(value, "algorithms")
     if unknown := sorted(given - ALGORITHMS.keys()):
         raise Invalid(
-            f"{unknown[0]!r} is no algorithm that is trusted; there are {', '.join(ALGORITHMS)}", pointer="/algorithms"
+            f"{unknown[0]!r} is not a supported algorithm: use one of {', '.join(ALGORITHMS)}", pointer="/algorithms"
         )
     return given
 
@@ -143,7 +143,7 @@ def _check_discoverable(issuer: str) -> None:
     try:
         _address(issuer, "issuer")
     except Invalid:
-        raise Invalid("an issuer that is no https address needs jwks_uri or jwks", pointer="/jwks_uri") from None
+        raise Invalid("an issuer without an https address needs jwks_uri or jwks", pointer="/jwks_uri") from None
     if not set("?#").isdisjoint(issuer):
         raise Invalid("an issuer with a query or a fragment needs jwks_uri or jwks", pointer="/jwks_uri")
 
@@ -154,7 +154,7 @@ def _address(value: object, what: str, *, loopback: bool = True) -> str:
     try:
         address = urlsplit(text)
     except ValueError:
-        raise Invalid(f"{what} is no address", pointer=f"/{what}") from None
+        raise Invalid(f"{what} is not a valid address", pointer=f"/{what}") from None
     if not (address.scheme == "https" or (loopback and address.scheme == "http" and address.hostname in LOOPBACK)):
         raise Invalid(f"{what} must be an https address", pointer=f"/{what}")
     if not address.hostname or address.username is not None:

@@ -144,7 +144,7 @@ def redriven(order: Redrive, past: Past, *, under_parent: bool) -> NewJob | Erro
     if past.status not in TERMINAL:
         return NotEnded(past.id, past.status)
     if order.origin == CHECKPOINT and not past.has_checkpoint:
-        return Invalid(f"job {past.id} has no checkpoint to go on from", pointer="/from")
+        return Invalid(f"job {past.id} has no checkpoint to start from", pointer="/from")
     if order.step is not None and not past.has_step:
         return Invalid(f"job {past.id} has no step named {order.step!r}", pointer="/from")
     changed = order.overrides

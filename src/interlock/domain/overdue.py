@@ -30,5 +30,5 @@ def expire_gate(job: Standing, now: int) -> Change | Unchanged:
     """A job whose gate nobody decided in time has failed."""
     if job.status is not Status.WAITING_FOR_APPROVAL or job.gate_expires_at is None or job.gate_expires_at > now:
         return Unchanged()
-    error = error_text("nobody decided before the gate expired", "approval_expired")
+    error = error_text("the approval expired before a decision", "approval_expired")
     return move(job, Status.FAILED, Verb.EXPIRE, SWEEP, "approval_expired", error=error, facts={"gate_id": job.gate_id})

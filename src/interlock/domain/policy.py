@@ -69,7 +69,7 @@ def names(values: Iterable[str], *, what: str) -> tuple[str, ...]:
     cleaned: set[str] = set()
     for value in values:
         if len(cleaned) == MOST_NAMES:
-            raise Invalid(f"{what} has too many entries; at most {MOST_NAMES} are taken", pointer=f"/{what}")
+            raise Invalid(f"{what} has too many entries: the limit is {MOST_NAMES}", pointer=f"/{what}")
         name = value.strip()
         if not is_visible_name(name):
             raise Invalid(f"{what} must each be {NAME_RULE}, not {value!r}", pointer=f"/{what}")
@@ -87,7 +87,9 @@ def check_needs(
         len(name.encode()) + 8 for name in (*requires, *requires[:1], type, repository or "", affinity_key or "")
     )
     if size > MOST_NEED_BYTES:
-        message = f"type, requires, repository and affinity_key take {size} bytes; at most {MOST_NEED_BYTES} are taken"
+        message = (
+            f"type, requires, repository and affinity_key are {size} bytes together: the limit is {MOST_NEED_BYTES}"
+        )
         raise Invalid(message, pointer="/requires" if requires else "/affinity_key" if affinity_key else "/repository")
 
 

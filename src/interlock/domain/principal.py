@@ -42,7 +42,7 @@ class Principal(NamedTuple):
         """The name under which a caller works: their credential's own, or that plus /instance; any if it names none."""
         if self.worker is None:
             if asked is None:
-                raise Invalid("say which worker this is", pointer="/worker")
+                raise Invalid("worker is missing: name the worker", pointer="/worker")
             return asked
         if asked is None or asked == self.worker:
             return self.worker

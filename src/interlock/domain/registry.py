@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Defaults(NamedTuple):
-    """What a job gets where it says nothing itself."""
+    """Defaults for fields that a job does not set."""
 
     max_attempts: int | None = None
     backoff: str | None = None  # JSON

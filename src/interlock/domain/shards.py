@@ -11,7 +11,7 @@ ENTRY_POINTS: Final = "interlock.shards"
 
 
 class ShardSupplier(Protocol):
-    """Says on which shards the jobs of a tenant are, by name; a type of None asks for the tenant as a whole.
+    """Maps a tenant and type to shard names; a type of None means the whole tenant.
 
     Both may be plain or asynchronous. One that goes by type gives up the limits of agents and idempotency across its
     shards. It may also have a method `shards`, the names of all it will ever give: they are checked at the start.
@@ -27,7 +27,7 @@ class ShardSupplier(Protocol):
 
 
 class Placement(NamedTuple):
-    """What the directory says of a tenant: where it lives, and in a move the other shard and how far it has come."""
+    """The directory's entry for a tenant: its shard, and during a move the other shard and the phase."""
 
     shard: str
     other: str | None = None
@@ -49,7 +49,7 @@ def birth_shard(id: str) -> int:
 
 
 def first_home(tenant: str, shards: Sequence[str]) -> str:
-    """Where a tenant that is new is placed: evenly, and the same wherever it is asked."""
+    """Return the shard of a new tenant: evenly distributed, and the same on every server."""
     number = int.from_bytes(hashlib.sha256(tenant.encode()).digest()[:8])
     return shards[number % len(shards)]
 

@@ -26,7 +26,7 @@ def mended(said: str) -> tuple[str, bool]:
         if not is_name(name):
             raise Invalid(f"usage goes by names of 1 to {LONGEST_NAME} characters", pointer="/usage")
         if not is_amount(amount):
-            raise Invalid(f"usage is told in numbers from 0 on, and {name} is none", pointer="/usage")
+            raise Invalid(f"usage[{name!r}] must be a number >= 0", pointer="/usage")
     return kept, changed
 
 

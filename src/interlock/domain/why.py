@@ -143,10 +143,10 @@ def _running(job: Circumstances) -> Reason:
     details: dict[str, Any] = {"worker": job.worker, "lease_expires_at": when(expires), "cancel_requested_at": None}
     message = f"it runs on worker {job.worker}, whose lease holds until {when(expires)}"
     if expires <= job.now:
-        message = f"it ran on worker {job.worker}, whose lease ran out at {when(expires)}; it will be handed on"
+        message = f"it ran on worker {job.worker}, whose lease expired at {when(expires)}; it will be retried"
     if job.cancel_requested_at is not None:
         details |= {"cancel_requested_at": when(job.cancel_requested_at), "cancel_reason": job.cancel_reason}
-        message += "; it was asked to stop"
+        message += "; cancellation is pending"
     return Reason(Clause.RUNNING, message, details)
 
 
@@ -156,7 +156,7 @@ def _approval(job: Circumstances) -> Reason | None:
     asked, expires = when(job.asked_at or 0), when(job.gate_expires_at or 0)
     message = f"it has {job.votes} of {job.votes_required} approvals, asked for since {asked}; it fails at {expires}"
     if (job.gate_expires_at or 0) <= job.now:
-        message = f"nobody approved before {expires}; it will be ended"
+        message = f"the approval expired at {expires}; the job will fail"
     details = {
         "approval_id": job.gate_id,
         "votes": job.votes,
@@ -199,12 +199,12 @@ def _line(job: Circumstances) -> Reason | None:
     if not job.blocked or job.run_at > job.now:
         return None
     agent = f"agent {job.agent_kind}/{job.agent_id}"
-    message = f"{agent} runs at most {job.places} at once and is busy" + (
-        f" with job {job.busy_with[0]}" if job.busy_with else ""
+    message = f"{agent} is at its concurrency limit ({job.places})" + (
+        f": waiting for job {job.busy_with[0]}" if job.busy_with else ""
     )
     others = len(job.busy_with) - 1
     message += f" and {others} more" if others > 0 else ""
-    message += f"; {job.ahead} ahead in its line" if job.ahead else "; it is next in its line"
+    message += f"; {job.ahead} jobs ahead" if job.ahead else "; it is next"
     details = {
         "agent": {"kind": job.agent_kind, "id": job.agent_id},
         "max_concurrency": job.places,
@@ -252,9 +252,9 @@ def _ready(job: Circumstances, crews: Iterable[Crew]) -> Reason:
     newest = sorted(crews, key=lambda crew: (-crew.last_seen_at, crew.names))
     count, seen = sum(crew.size for crew in newest), newest[0].last_seen_at
     details = {"workers": list(newest[0].names), "workers_count": count, "last_seen_at": when(seen)}
-    message = f"it is ready for the next worker that fits and asks; {newest[0].names[0]} asked at {when(seen)}"
+    message = f"it is ready for the next eligible worker; {newest[0].names[0]} polled at {when(seen)}"
     if seen <= job.now - round(LATELY_SECONDS * 1_000_000):
-        message = f"it is ready, but who fits is busy: {newest[0].names[0]} last asked for work at {when(seen)}"
+        message = f"it is ready, but eligible workers are busy: {newest[0].names[0]} last polled at {when(seen)}"
     return Reason(Clause.READY, message, details)
 
 

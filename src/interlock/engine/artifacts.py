@@ -110,7 +110,7 @@ class Artifacts:
         """
         holder = _checked(holder)
         if len(things) > MOST_AT_ONCE:
-            raise Invalid(f"at most {MOST_AT_ONCE} artifacts are added at once", pointer="/artifacts")
+            raise Invalid(f"too many artifacts: the limit per call is {MOST_AT_ONCE}", pointer="/artifacts")
         if len({thing.name for thing in things}) < len(things):
             raise Invalid("two artifacts have the same name", pointer="/artifacts")
         parts = []
@@ -195,14 +195,14 @@ class Artifacts:
             while await self.collect_orphans() == COLLECT_AT_ONCE:
                 pass
         except Exception as error:
-            log.warning("bytes of artifacts could not be collected, it will be tried again: %s", error)
+            log.warning("cannot collect artifact bytes, retrying: %s", error)
 
     async def _collect(self, objects: Objects, tenant: str, keys: Sequence[str]) -> int:
         condemned = await self._store.condemn_orphans(tenant, keys)
         try:
             await objects.delete(condemned)
         except Error as error:
-            log.warning("bytes of artifacts could not be deleted, it will be tried again: %s", error)
+            log.warning("cannot delete artifact bytes, retrying: %s", error)
             return 0
         return await self._store.drop_orphans(tenant, condemned)
 

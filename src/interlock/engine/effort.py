@@ -106,7 +106,7 @@ class Effort:
             return self._loads[id(schema)]
         self._loads[id(schema)] = None  # until it is known: whoever comes back here goes round in a circle
         if schema is not self._root and isinstance(schema.get("$id"), str):
-            raise Invalid("a part of the schema has an $id of its own, which is not accepted", pointer="/schema")
+            raise Invalid("a subschema has an $id: not supported", pointer="/schema")
         own, by_byte, by_key = self._weigh(schema)
         rules, by_value, by_byte = 1.0, own + _PER_ITEM * bool(schema.get("uniqueItems")), by_byte + by_key
         endless = False
@@ -209,7 +209,7 @@ class Effort:
                 found = found[int(name)] if isinstance(found, list) else found[name]
             return found
         except (KeyError, IndexError, ValueError, TypeError):
-            message = f"{reference[:200]!r} is no place within the schema, and others are not looked at"
+            message = f"{reference[:200]!r} is not a reference within the schema: external references are not supported"
             raise Invalid(message, pointer="/schema") from None
 
     def _named(self) -> dict[str, Any]:

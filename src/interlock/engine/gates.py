@@ -155,7 +155,7 @@ class Gates:
         id, worker = wire.job_id(order.id), wire.name(order.worker, "worker")
         prompt = wire.remark(order.prompt, "prompt")
         if prompt is None or not prompt.strip():
-            raise Invalid("a gate needs a prompt that people can read", pointer="/prompt")
+            raise Invalid("prompt must not be empty", pointer="/prompt")
         if order.required > 1 and order.schema is not None:
             raise Invalid("with several votes there is no data, and so no schema", pointer="/schema")
         details, mended = order.details, order.sanitized or prompt != order.prompt

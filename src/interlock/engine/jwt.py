@@ -88,7 +88,7 @@ class Issuers:
         try:
             return _principal(claims, issuer), seconds_left
         except Invalid as error:
-            raise _Refused(f"issuer {issuer.issuer} grants what nobody can have: {error}") from None
+            raise _Refused(f"issuer {issuer.issuer}: invalid roles: {error}") from None
 
     async def _verified(self, credential: str) -> tuple[dict[str, Any], Issuer, float]:
         """What a token says, whose it is, and for how much longer it counts."""
@@ -159,7 +159,7 @@ def _check_claims(claims: Mapping[str, Any], issuer: Issuer, now: float) -> floa
     """For how many more seconds a token for this audience counts."""
     audience = claims.get("aud")
     if issuer.audience.isdisjoint(audience if _is_list(audience) else [_str(audience)]):
-        raise _Refused("it is meant for somebody else")
+        raise _Refused("audience mismatch")
     expires, not_before, issued = (_moment(claims, name) for name in ("exp", "nbf", "iat"))
     if expires is None or expires + LEEWAY_SECONDS <= now:
         raise _Refused("it has expired, or never would")
@@ -178,7 +178,7 @@ def _moment(claims: Mapping[str, Any], name: str) -> int | None:
         return None
     value = claims[name]
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _Refused(f"its {name} is no time")
+        raise _Refused(f"its {name} is not a valid time")
     return value
 
 
@@ -223,14 +223,14 @@ def _words(value: Any) -> list[str]:
         return value.split()
     if _is_list(value):
         return list(value)
-    raise _Refused("its roles are no words")
+    raise _Refused("its roles are not strings")
 
 
 def _names(claims: Mapping[str, Any], path: Path) -> list[str] | None:
     value = _at(claims, path)
     if value is None or _is_list(value):
         return value
-    raise _Refused(f"its {path[-1]} are no list of names")
+    raise _Refused(f"its {path[-1]} is not a list of names")
 
 
 def _str(value: Any) -> str:

@@ -178,7 +178,7 @@ class Leases:
     def _checked_beat(self, beat: Beat, *, max_lease: float) -> Beat:
         wire.seconds(beat.lease_seconds, "lease_seconds", 1, max_lease)
         if beat.fence == ANY_FENCE and (beat.checkpoint is not None or beat.events):
-            raise Invalid("progress is saved under the fence of a grant", pointer="/fence")
+            raise Invalid("fence must be that of a lease", pointer="/fence")
         checkpoint = None if beat.checkpoint is None else self._mended(beat.checkpoint)
         id, worker = wire.job_id(beat.id), wire.name(beat.worker, "worker")
         events = mended_events(beat.events, self._limits)

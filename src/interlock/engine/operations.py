@@ -239,7 +239,7 @@ class Operations:
         self, tenant: str, action: Action, ids: Sequence[str], limit: int
     ) -> tuple[list[Job], list[tuple[str, Error]], None]:
         if len(ids) > limit:
-            raise Invalid(f"{len(ids)} ids were given, at most {limit} are taken", pointer="/ids")
+            raise Invalid(f"{len(ids)} ids: the limit is {limit}", pointer="/ids")
         refused: list[tuple[str, Error]] = []
         known: dict[str, None] = {}
         for id in ids:

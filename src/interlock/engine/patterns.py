@@ -31,7 +31,7 @@ class _Part(NamedTuple):
     """The length of the shortest text that it matches."""
     high: float
     active: float
-    """How much of it can be active at once if it is entered at a single place."""
+    """The number of states that can be active together when it is entered at one position."""
     anchored: bool = False
     """Whether it matches only at the start of a text."""
 

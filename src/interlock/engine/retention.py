@@ -70,7 +70,7 @@ class Retention:
             except Unavailable as error:  # of one shard, or of a tenant on its way to another: nobody else waits for it
                 if not isinstance(error, TenantMoved) and not await self._store.unreachable():
                     raise
-                log.warning("old jobs of %r could not be deleted, it will be tried again: %s", tenant, error)
+                log.warning("cannot prune tenant %r, retrying: %s", tenant, error)
         await self._store.drop_history(cutoff)
         await self.forget_tokens()
         return deleted
@@ -98,7 +98,7 @@ class Retention:
             if deleted := await self.retain():
                 log.info("deleted %d jobs that ended more than %g days ago", deleted, self._days)
         except Exception as error:
-            log.warning("old jobs could not be deleted, it will be tried again: %s", error)
+            log.warning("cannot prune, retrying: %s", error)
 
     async def _prune(
         self, tenant: str, actor: str, cutoff: int, limit: int | None = None, dry_run: bool = False, after_seq: int = 0

@@ -160,7 +160,9 @@ def judge(schema: str, text: str, *, what: str) -> None:
         and known.size * len(text) <= MOST_COMPARED
     ):
         faults = _faults(known, value, what)
-    raise Invalid(f"{what} does not fit its schema: {faults[0].message}", pointer=faults[0].pointer, faults=faults)
+    raise Invalid(
+        f"{what} is not valid against its schema: {faults[0].message}", pointer=faults[0].pointer, faults=faults
+    )
 
 
 def fits(schema: str, text: str) -> bool:

@@ -116,7 +116,7 @@ class Sender:
             except Exception as error:  # whatever it was: this task is the only one that sends
                 if not troubled:
                     log.warning(
-                        "webhooks cannot be looked up, which is tried again and again: %s",
+                        "cannot read webhook outbox, retrying: %s",
                         error,
                         exc_info=not isinstance(error, Error),
                     )

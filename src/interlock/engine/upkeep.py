@@ -122,12 +122,12 @@ class Upkeep:
         try:
             await chore.run()
         except Fatal:
-            log.critical("upkeep stops: the storage is broken", exc_info=True)
+            log.critical("maintenance stopped: storage is broken", exc_info=True)
             raise
         except Error as error:
-            log.warning("upkeep could not do %s, it will try again: %s", chore.name, error)
+            log.warning("maintenance task %s failed, retrying: %s", chore.name, error)
         except Exception:
-            log.exception("upkeep failed in %s, it will try again", chore.name)
+            log.exception("maintenance task %s failed, retrying", chore.name)
 
     async def _until_none_due(self, due: Callable[[int], Awaitable[list[Due]]], order: Callable[[str], Order]) -> int:
         moved = 0
@@ -149,10 +149,10 @@ class Upkeep:
         except (Fatal, asyncio.CancelledError):
             raise
         except TenantMoved as error:  # it was waited for already: not again for each of its jobs
-            log.warning("upkeep could not move %d jobs, it will try again: %s", len(orders), error)
+            log.warning("cannot change %d jobs, retrying: %s", len(orders), error)
             return 0
         except Exception:
             if len(orders) == 1:
-                log.exception("upkeep could not move job %s", orders[0].id)
+                log.exception("cannot change job %s", orders[0].id)
                 return 0
             return sum([await self._carry_out(tenant, [one]) for one in orders])

@@ -32,7 +32,7 @@ routes = Routes()
 
 
 class OpenRequest(Held, frozen=True, kw_only=True):
-    """What people are asked before a job goes on."""
+    """A request for an approval."""
 
     prompt: str
     details: msgspec.Raw = ABSENT
@@ -56,7 +56,7 @@ class DecideRequest(Request, frozen=True, kw_only=True):
 
 
 class DecideByToken(DecideRequest, frozen=True, kw_only=True):
-    """A decision by whoever holds the link."""
+    """A decision by the bearer of an approval link."""
 
     token: str
 
@@ -69,7 +69,7 @@ class ApprovalQuery(Page, frozen=True, kw_only=True):
 
 
 class VoteShape(shapes.Shape, frozen=True, kw_only=True):
-    """What one principal said."""
+    """The vote of one principal."""
 
     by: str
     decision: Decision
@@ -78,7 +78,7 @@ class VoteShape(shapes.Shape, frozen=True, kw_only=True):
 
 
 class ApprovalShape(shapes.Shape, frozen=True, kw_only=True):
-    """A gate and what became of it."""
+    """An approval and its outcome."""
 
     id: str
     job_id: str
@@ -112,7 +112,7 @@ class ApprovalPage(shapes.Shape, frozen=True, kw_only=True):
 
 
 class OpenedShape(shapes.Shape, frozen=True, kw_only=True):
-    """What opening a gate did; only with auth off is there a link token, the only time it is shown."""
+    """A requested approval; with authentication off it carries a link token, shown only once."""
 
     approval: ApprovalShape
     receipt: shapes.Receipt
@@ -166,7 +166,7 @@ async def get_approval(call: Call[None, Nothing]) -> Answer:
     answers={201: LinkShape},
 )  # fmt: skip
 async def mint_link(call: Call[Nothing, Nothing]) -> Answer:
-    """Make a link token for a person without a credential; the one before is void."""
+    """Create an approval link for a person without a credential; it voids the previous one."""
     minted = await call.engine.gates.mint(call.who, call.path["approval_id"])
     return answer({"token": minted.token, "approval": gates.approval(minted.approval)}, 201)
 

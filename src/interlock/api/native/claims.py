@@ -23,9 +23,9 @@ routes = Routes()
 
 
 class ClaimRequest(Request, frozen=True, kw_only=True):
-    """What somebody is ready to do; absent types mean any, absent capabilities all that the credential has.
+    """What a worker accepts; absent types mean any, absent capabilities all that the credential has.
 
-    Without `lease_seconds` the lease is as long as the agent of the job says, else its type, else 60 s.
+    Without `lease_seconds` the lease is that of the job's agent, else of its type, else 60 s.
     """
 
     types: list[str] | None = None

@@ -56,7 +56,7 @@ class CompleteRequest(Held, frozen=True, kw_only=True):
 
 
 class FailRequest(Held, frozen=True, kw_only=True):
-    """A failure report; it is tried again unless it says that this has no point."""
+    """A failure; the job is retried unless `retryable` is false."""
 
     error: ErrorPart
     retryable: bool = True
@@ -64,7 +64,7 @@ class FailRequest(Held, frozen=True, kw_only=True):
 
 
 class ReleaseRequest(Held, frozen=True, kw_only=True):
-    """A job handed back: now, after a delay, at a time, or when children have ended."""
+    """A release: due now, after a delay, at a time, or when children are terminal."""
 
     delay_seconds: float | None = None
     run_at: datetime | None = None
@@ -128,7 +128,7 @@ async def complete(call: Call[CompleteRequest, Nothing]) -> Answer:
     "POST", "/v1/jobs/{job_id}/fail", roles=["work"], body=FailRequest, mends=True, answers={200: shapes.Receipt}
 )  # fmt: skip
 async def fail(call: Call[FailRequest, Nothing]) -> Answer:
-    """Report failure; the job is tried again, or ends."""
+    """Fail a job; it is retried, or becomes terminal."""
     return await _finish(call)
 
 
@@ -137,7 +137,7 @@ async def fail(call: Call[FailRequest, Nothing]) -> Answer:
     answers={200: shapes.Receipt},
 )  # fmt: skip
 async def release(call: Call[ReleaseRequest, Nothing]) -> Answer:
-    """Hand a job back without spending an attempt."""
+    """Release a job without using an attempt."""
     return await _finish(call)
 
 
@@ -146,13 +146,13 @@ async def release(call: Call[ReleaseRequest, Nothing]) -> Answer:
     answers={200: shapes.Receipt},
 )  # fmt: skip
 async def acknowledge_cancel(call: Call[AckRequest, Nothing]) -> Answer:
-    """Say that the work has stopped, as somebody asked."""
+    """Acknowledge a cancel request."""
     return await _finish(call)
 
 
 @routes.add("POST", "/v1/finishes", roles=["work"], body=Finishes, mends=True, answers={200: shapes.Receipts})
 async def finishes(call: Call[Finishes, Nothing]) -> Answer:
-    """Report on many jobs at once; each item has its own answer."""
+    """Finish many jobs; each item has its own result."""
     items = call.body.items
     wire.check_batch(items, call.engine.limits)
     odd = odd_items(call)

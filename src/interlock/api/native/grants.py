@@ -26,14 +26,14 @@ Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Held(Request, frozen=True, kw_only=True):
-    """The grant: its fence, and the worker's name where one credential runs several instances."""
+    """Proof of a lease: its fence, and the worker's name where one credential runs several instances."""
 
     fence: Fence
     worker: str | None = None
 
 
 class HeldItem(Held, frozen=True, kw_only=True):
-    """One of many, which has to say of which job."""
+    """An item of a batch, which names its job."""
 
     id: str
 
@@ -69,7 +69,7 @@ class EventPart(Request, frozen=True, kw_only=True):
 
 
 def events_of(call: Call[Any, Any], parts: Sequence[EventPart], *, sanitized: bool) -> tuple[Event, ...]:
-    """The events of a request; one that cannot be taken is named by its place."""
+    """The events of a request; an invalid one is named by its position."""
     events = []
     for i, part in enumerate(parts):
         try:
@@ -98,7 +98,7 @@ def count(value: dict[str, Any] | None) -> str | None:
 
 
 def odd_items(call: Call[Any, Any]) -> list[bool]:
-    """Which items of a batch had text that was mended; none to tell of where nothing was."""
+    """Return which items of a batch contained invalid Unicode that was replaced."""
     return [] if call.mended is None else [not _is_sound(item) for item in text.loads(call.mended)["items"]]
 
 

@@ -29,7 +29,7 @@ LeaseSeconds = Annotated[float, Meta(ge=1, le=wire.LIMITS.lease_seconds)]
 
 
 class Heartbeat(Held, frozen=True, kw_only=True):
-    """A sign of life; without `lease_seconds` the lease is extended by its own length."""
+    """A heartbeat; without `lease_seconds` the lease is extended by its own length."""
 
     lease_seconds: LeaseSeconds | None = None
     events: tuple[EventPart, ...] = ()
@@ -37,7 +37,7 @@ class Heartbeat(Held, frozen=True, kw_only=True):
 
 
 class HeartbeatItem(HeldItem, frozen=True, kw_only=True):
-    """A sign of life of one job among many."""
+    """A heartbeat of one job in a batch."""
 
     lease_seconds: LeaseSeconds | None = None
     events: tuple[EventPart, ...] = ()
@@ -45,7 +45,7 @@ class HeartbeatItem(HeldItem, frozen=True, kw_only=True):
 
 
 class Heartbeats(Request, frozen=True, kw_only=True):
-    """Signs of life of many jobs."""
+    """Heartbeats of many jobs."""
 
     items: list[HeartbeatItem]
 
@@ -70,7 +70,7 @@ async def heartbeat(call: Call[Heartbeat, Nothing]) -> Answer:
     answers={200: shapes.Pulses},
 )  # fmt: skip
 async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
-    """Extend many leases at once; each item has its own answer."""
+    """Extend many leases; each item has its own result."""
     items = call.body.items
     wire.check_batch(items, call.engine.limits)
     odd = odd_items(call)
@@ -97,7 +97,7 @@ class Leases(Request, frozen=True, kw_only=True):
 
 
 class Interrupted(shapes.Shape, frozen=True, kw_only=True):
-    """Jobs that their worker must stop; a heartbeat tells why."""
+    """Jobs that their worker must stop; the heartbeat reply carries the reason."""
 
     ids: list[str]
 

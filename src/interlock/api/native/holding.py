@@ -15,7 +15,7 @@ O = TypeVar("O")  # noqa: E741 - an order
 
 
 class Grant(Protocol):
-    """What names a grant in a request."""
+    """The lease that a request is about."""
 
     @property
     def fence(self) -> int: ...
@@ -24,7 +24,7 @@ class Grant(Protocol):
 
 
 class Item(Grant, Protocol):
-    """A grant of a batch, which has to say of which job."""
+    """A lease in a batch, which names its job."""
 
     @property
     def id(self) -> str: ...
@@ -33,7 +33,7 @@ class Item(Grant, Protocol):
 async def as_holder(
     call: Call[Any, Any], grant: Grant, act: Callable[[str, str], Awaitable[T]], *, job_id: str | None = None
 ) -> T:
-    """Act on a job, that of the path. A worker that runs as several instances need not say which of them it is."""
+    """Act on a job, that of the path. A worker that runs as several instances need not name its instance."""
     job_id = call.job_id if job_id is None else job_id
     name = auth.worker_name(call.who, grant.worker)
     try:
@@ -51,7 +51,7 @@ async def as_holders(
     order: Callable[[int, str], O],
     act: Callable[[str, Sequence[O]], Awaitable[list[T | Refused]]],
 ) -> list[T | Refused]:
-    """The same for many at once, each order made of the number of its item and a name.
+    """The same for a batch; each command is built from the index of its item and a name.
 
     Those whose holder has to be looked up go in a second batch.
     """

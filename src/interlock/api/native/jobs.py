@@ -110,7 +110,7 @@ async def enqueue(call: Call[JobRequest, Nothing]) -> Answer:
 async def enqueue_batch(call: Call[EnqueueBatch, Nothing]) -> Answer:
     """Add up to 1000 jobs, all or none."""
     if call.headers.get("idempotency-key") is not None:
-        raise Invalid("a batch has no key of its own; give one to each job", pointer="/jobs")
+        raise Invalid("a batch has no idempotency key: give one to each job", pointer="/jobs")
     added = await call.engine.jobs.add_batch(call.who, call.body.jobs, traceparent=call.traceparent)
     now = await call.engine.reads.now() if any(one.replayed for one in added) else None
     return answer({"jobs": [shown.added(one, now) for one in added]}, 201)
@@ -140,7 +140,7 @@ async def list_jobs(call: Call[None, JobQuery]) -> Answer:
     "GET", "/v1/jobs/{job_id}", roles=["read"], on_condition=["work"], answers={200: shapes.Job}
 )  # fmt: skip
 async def get_job(call: Call[None, Nothing]) -> Answer:
-    """Show a job. Whoever holds it, or its parent, may see it too."""
+    """Return a job. The holder of its lease, or of its parent's, may read it too."""
     job = await auth.readable(call)
     return answer(await shown.job(call, job), headers=shown.etag(job))
 
@@ -211,7 +211,7 @@ async def run_now(call: Call[Nothing, Nothing]) -> Answer:
     body_optional=True, answers={200: shapes.CancelReceipt},
 )  # fmt: skip
 async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
-    """Stop a job: at once unless it runs, then by request, or by force. A producer may stop what it has made."""
+    """Cancel a job: immediately unless it runs, then by request, or by force. A producer may cancel its own jobs."""
     body = call.body
     if not call.who.may("operate"):
         if body.cascade:  # what is below was not necessarily made by the same

@@ -10,7 +10,7 @@ routes = Routes()
 
 @routes.add("GET", "/v1/me", answers={200: shapes.Me})
 async def me(call: Call[None, Nothing]) -> Answer:
-    """Say who is calling, for which tenant, and with which roles."""
+    """Return the caller, its tenant and its roles."""
     who = call.who
     return answer(
         {

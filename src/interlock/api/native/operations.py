@@ -24,7 +24,7 @@ AUDITED_AT_ONCE = 1000
 
 
 class OverridesPart(Request, frozen=True, kw_only=True):
-    """What the new job has otherwise than the old one."""
+    """Fields in which the new job differs from the old one."""
 
     priority: int | None = None
     run_at: datetime | None = None
@@ -35,7 +35,7 @@ class OverridesPart(Request, frozen=True, kw_only=True):
 
 
 class RedriveRequest(Request, frozen=True, kw_only=True, rename={"origin": "from"}):
-    """From where to do a job again: the start, its checkpoint, or after a step, by name."""
+    """Where the new job starts: `start`, `checkpoint`, or the name of a step."""
 
     origin: str = START
     overrides: OverridesPart = OverridesPart()
@@ -56,7 +56,7 @@ class BulkRequest(Request, frozen=True, kw_only=True):
 
 
 class PruneRequest(Request, frozen=True, kw_only=True):
-    """Which ended jobs to delete: those older than so many days."""
+    """Delete terminal jobs that are older than `days`."""
 
     days: Annotated[float, Meta(ge=0)]
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
@@ -64,13 +64,13 @@ class PruneRequest(Request, frozen=True, kw_only=True):
 
 
 class AuditQuery(Page, frozen=True, kw_only=True):
-    """How many jobs are verified at once, and from where on."""
+    """How many jobs to verify, and the cursor to start from."""
 
     limit: Annotated[int, Meta(ge=1, le=AUDITED_AT_ONCE)] = AUDITED_AT_ONCE
 
 
 class BulkShape(shapes.Shape, frozen=True, kw_only=True):
-    """How many fitted, how many were done, and whether there may be more like them, which a cursor goes on with."""
+    """How many jobs matched, how many were changed, and whether there may be more, with a cursor to continue."""
 
     matched: int
     done: int
@@ -119,7 +119,7 @@ class WorkerPage(shapes.Shape, frozen=True, kw_only=True):
 
 
 class Verdict(shapes.Shape, frozen=True, kw_only=True):
-    """The result of an audit of some jobs; go on with the cursor until there is none."""
+    """The result of an audit of some jobs; continue with the cursor until there is none."""
 
     ok: bool
     jobs: int
@@ -182,7 +182,7 @@ async def redrive(call: Call[RedriveRequest, Nothing]) -> Answer:
 
 @routes.add("POST", "/v1/jobs/bulk", roles=["operate"], body=BulkRequest, answers={200: BulkShape})
 async def bulk(call: Call[BulkRequest, Nothing]) -> Answer:
-    """Cancel or redrive many jobs; the same call again goes on where it ended."""
+    """Cancel or redrive many jobs; the same call again continues where it stopped."""
     body, tenant = call.body, call.who.tenant
     at = call.service.cursors.open(tenant, "bulk", body.cursor)
     try:
@@ -191,7 +191,7 @@ async def bulk(call: Call[BulkRequest, Nothing]) -> Answer:
         raise error.within("/filter") from None
     if at is not None:
         if filter is None:
-            raise Invalid("a cursor goes on with a filter", pointer="/cursor")
+            raise Invalid("cursor needs the filter of the first call", pointer="/cursor")
         filter = filter._replace(before_seq=int(at[0]))
     done = await call.engine.operations.bulk(
         call.who,
@@ -235,7 +235,7 @@ async def prune(call: Call[PruneRequest, Nothing]) -> Answer:
 
 @routes.add("GET", "/v1/audit/verify", roles=["admin"], query=AuditQuery, answers={200: Verdict})
 async def verify_audit(call: Call[None, AuditQuery]) -> Answer:
-    """Recompute the chains of some jobs and name the first row that does not fit."""
+    """Recompute the chains of some jobs and name the first bad row."""
     at = place(call, "audit")
     part = await call.engine.audit.verify_part(
         call.who.tenant, after=None if at is None else str(at[0]), jobs=call.query.limit

@@ -22,7 +22,7 @@ class Page(Request, frozen=True, kw_only=True):
 
 
 class Paged(Protocol):
-    """A query that may say which part of a list."""
+    """A query for one page of a list."""
 
     @property
     def cursor(self) -> str | None: ...
@@ -34,6 +34,6 @@ def place(call: Call[Any, Paged], what: str) -> Place | None:
 
 
 def page(call: Call[Any, Paged], what: str, items: Sequence[Any], *, more: bool, end: Place) -> Answer:
-    """Items and, if there may be more, the cursor to go on with."""
+    """Items and, if there may be more, the cursor of the next page."""
     cursor = call.service.cursors.seal(call.who.tenant, what, end) if more and items else None
     return answer({"items": items, "next_cursor": cursor})

@@ -94,7 +94,7 @@ async def list_steps(call: Call[None, Page]) -> Answer:
     "POST", "/v1/jobs/{job_id}/events", roles=["work"], body=EventsRequest, mends=True, answers={201: shapes.Told}
 )  # fmt: skip
 async def add_events(call: Call[EventsRequest, Nothing]) -> Answer:
-    """Tell of progress; an event whose id was told before keeps its number."""
+    """Append progress events; an event with a known id keeps its number."""
     events = events_of(call, call.body.events, sanitized=call.sanitized)
 
     async def act(job_id: str, worker: str) -> tuple[int, ...]:

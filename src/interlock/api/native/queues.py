@@ -70,7 +70,7 @@ async def get_queue(call: Call[None, Nothing]) -> Answer:
     "POST", "/v1/queues/{type}/pause", roles=["operate"], body=Reason, body_optional=True, answers={204: None}
 )  # fmt: skip
 async def pause_queue(call: Call[Reason, Nothing]) -> Answer:
-    """Hand out no more jobs of a type."""
+    """Stop leasing jobs of a type; running jobs continue."""
     await call.engine.jobs.pause(call.who, call.path["type"], reason=call.body.reason)
     return Answer(204, media_type="")
 
@@ -79,7 +79,7 @@ async def pause_queue(call: Call[Reason, Nothing]) -> Answer:
     "POST", "/v1/queues/{type}/resume", roles=["operate"], body=Reason, body_optional=True, answers={204: None}
 )  # fmt: skip
 async def resume_queue(call: Call[Reason, Nothing]) -> Answer:
-    """Hand out jobs of a type again. What goes on has nobody who stopped it: the reason is for the log."""
+    """Lease jobs of a type again; the reason is logged only."""
     reason = wire.remark(call.body.reason, "reason")
     await call.engine.jobs.resume(call.who, call.path["type"])
     log.info("resumed", tenant=call.who.tenant, type=call.path["type"], actor=call.who.actor, reason=reason)

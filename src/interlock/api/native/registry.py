@@ -27,7 +27,7 @@ class BackoffPart(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DefaultsPart(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job gets where it says nothing itself."""
+    """Defaults for fields that a job does not set."""
 
     max_attempts: int | None = None
     backoff: BackoffPart | None = None
@@ -45,7 +45,7 @@ class TypeRequest(Request, frozen=True, kw_only=True):
 
 
 class AgentRequest(Request, frozen=True, kw_only=True):
-    """An agent: how many of its jobs run at once, whether a started job keeps its place, and defaults."""
+    """An agent: its concurrency limit, whether a started job keeps its slot while it waits, and defaults."""
 
     max_concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     strict: bool = False
@@ -137,7 +137,7 @@ async def delete_type(call: Call[None, Nothing]) -> Answer:
 
 @routes.add("PUT", "/v1/agents/{kind}/{id}", roles=["admin"], body=AgentRequest, answers={200: AgentShape})
 async def put_agent(call: Call[AgentRequest, Nothing]) -> Answer:
-    """Register an agent or change it; a higher limit acts at once, a lower one as its jobs end."""
+    """Create or update an agent; a higher limit takes effect immediately, a lower one as its jobs finish."""
     body = call.body
     made = await call.engine.registry.set_agent(
         call.who,

@@ -26,7 +26,7 @@ async def jobs(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
 
 
 async def listed(call: Call[Any, Any], found: Sequence[Job]) -> list[JobShown]:
-    """Jobs of a list, which leaves out what may be large; a null would say that a job has none."""
+    """Jobs of a list, without the fields that may be large."""
     items = await jobs(call, found)
     for item in items:
         item.payload = item.checkpoint = item.result = item.error = item.awaiting = UNSET

@@ -66,7 +66,7 @@ class Secret(shapes.Shape, frozen=True, kw_only=True):
 
 
 class DeliveryShape(shapes.Shape, frozen=True, kw_only=True):
-    """One event on its way to one receiver."""
+    """One event for one subscription, with its attempts."""
 
     id: str
     event: str
@@ -136,7 +136,7 @@ async def unsubscribe(call: Call[None, Nothing]) -> Answer:
     answers={200: SubscriptionShape},
 )  # fmt: skip
 async def renew_subscription(call: Call[RenewRequest, Nothing]) -> Answer:
-    """Go on listening, also after it had ended."""
+    """Extend a subscription, or re-enable a disabled one."""
     found = await call.engine.webhooks.renew(
         call.who, call.path["subscription_id"], expires_in_seconds=call.body.expires_in_seconds
     )

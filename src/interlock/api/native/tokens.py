@@ -42,5 +42,5 @@ async def list_tokens(call: Call[None, Page]) -> Answer:
     answers={200: shapes.Token},
 )  # fmt: skip
 async def revoke_token(call: Call[Nothing, Nothing]) -> Answer:
-    """End a token for good, everywhere within a second."""
+    """Revoke a token; every server rejects it within a second."""
     return answer(shown.token_to_dict(await call.engine.tokens.revoke(call.who, call.path["token_id"])))
