@@ -88,7 +88,7 @@ def test_clauses_are_told_in_the_order_in_which_they_decide() -> None:
         (PAUSE | {"pause_reason": "deploy"}, "jobs of type work were paused by user:ada at 2027-01-15T07:59:59.000000Z: deploy"),
         (LINE, "agent bot/a is at its concurrency limit (1): waiting for job x; 2 jobs ahead"),
         (LINE | {"places": 3, "busy_with": ("x", "y", "z"), "ahead": 0},
-         "agent bot/a runs at most 3 at once and is busy with job x and 2 more; it is next"),
+         "agent bot/a is at its concurrency limit (3): waiting for job x and 2 more; it is next"),
         ({"status": Status.CANCELLED, "finished_at": NOW, "cancel_reason": "enough"}, "it has ended: cancelled (enough)"),
         ({"status": Status.FAILED, "finished_at": NOW, "error": '{"message":"boom"}'}, "it has ended: failed (boom)"),
         ({"status": Status.FAILED, "finished_at": NOW, "error": '"odd"'}, "it has ended: failed"),
