@@ -174,7 +174,7 @@ class Planter:
         asks = schema or json.dumps({"properties": {text: rule, f"{text}, one of": chosen}})
         gate = OpenGate(
             job.id, job.fence, worker, "", text, details=json.dumps([text] if schema else {text: [text]}), schema=asks,
-            risk=None if schema else text,
+            risk=None if schema else text, name=None if schema else text,
         )  # fmt: skip
         opened = await self._engine.gates.open(self._who(worker), gate)
         assert opened.approval is not None
@@ -218,7 +218,7 @@ class Planter:
     def _request(self, type: str, tome: str | None = None, **more: object) -> JobRequest:
         payload = msgspec.Raw(json.dumps({tome or type: [tome or type, {"in": tome or type}]}).encode())
         if tome is not None:
-            return JobRequest(type=type, payload=payload, **more)  # type: ignore[arg-type]
+            return JobRequest(type=type, payload=payload, repository=type, **more)  # type: ignore[arg-type]
         fields = {
             "tags": [type, f"a {type}"], "headers": {type: type}, "agent": AgentName(kind=type, id=type),
             "requested_by": type, "idempotency_key": f"{new_id()[-8:]} {type}", "requires": [type], "repository": type,

@@ -40,8 +40,8 @@ def tenant() -> str:
 def _long_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages show as much as one look can get, so that few looks see every string."""
     for module in (jobs, approvals, workers, tokens, webhooks):
-        monkeypatch.setattr(module, "AT_ONCE", LONGEST_PAGE - 1)
-    monkeypatch.setattr(agents, "AT_ONCE", LONGEST_PAGE - 1)
+        monkeypatch.setattr(module, "PAGE_SIZE", LONGEST_PAGE - 1)
+    monkeypatch.setattr(agents, "PAGE_SIZE", LONGEST_PAGE - 1)
     monkeypatch.setattr(agents, "PREVIEW_SIZE", LONGEST_PAGE)
     monkeypatch.setattr(overview, "PREVIEW_SIZE", LONGEST_PAGE)
     monkeypatch.setattr(overview, "MAX_WORKERS", LONGEST_PAGE)

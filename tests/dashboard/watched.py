@@ -160,7 +160,13 @@ def usual() -> set[str]:
     shape = Shape()
     for template in (files("interlock.dashboard") / "templates").iterdir():
         shape.feed(re.sub(r"\{[%{#].*?[%}#]\}", "", template.read_text(), flags=re.DOTALL))
-    return shape.made_of | {"main data-live", "body hidden"}  # one is put in by a child, the other by a bundle
+    described = {
+        f"{tag} {name}"
+        for tag in ("input", "select", "textarea", "fieldset")
+        for name in ("aria-describedby", "aria-invalid")
+    }
+    by_script = {"button aria-disabled", "button disabled"}
+    return shape.made_of | described | by_script | {"main data-live", "body hidden"}
 
 
 def is_inert(seen: Seen, what: str) -> None:
