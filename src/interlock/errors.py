@@ -35,7 +35,7 @@ Error
 ├── ArtifactsNotConfigured  501  no place for artifacts is set up
 ├── Unavailable           503  the database cannot be reached now
 │   ├── Indeterminate          the connection broke around a commit
-│   └── TenantMoved            the tenant lives on another shard, or is on its way there
+│   └── TenantMoved            the tenant is on another shard, or is being moved there
 ├── JobFailed, JobCancelled    how a job ended whose result was awaited (these three are raised by the SDK alone)
 ├── StepMismatch               a run does not do again what was recorded of it
 └── Fatal                      the process must stop

@@ -138,7 +138,7 @@ async def test_a_job_is_born_queued_and_nothing_else(desk: Desk, door: Door) -> 
             assert (row.from_status, row.to_status, row.actor) == (None, Status.QUEUED, "user:dba")
             await desk.verify()
         else:
-            with pytest.raises(DatabaseError, match="interlock: a job is born queued"):
+            with pytest.raises(DatabaseError, match="interlock: a new job is queued"):
                 await _insert(door, desk, born.id, columns)
             assert await desk.store.get(desk.tenant, [born.id]) == [None], status
 
@@ -148,7 +148,7 @@ async def test_a_job_is_born_at_version_and_attempt_1_and_fence_0(desk: Desk, do
     born = like._replace(id=new_id(), status=Status.SUCCEEDED)
     for wrong in ({"version": 2}, {"version": 0}, {"attempt": 2}, {"fence": 1}):
         columns = moved(door, born, Status.QUEUED, desk.clock.now) | BIRTH | wrong
-        with pytest.raises(DatabaseError, match="interlock: a job is born queued, at version 1, attempt 1 and fence 0"):
+        with pytest.raises(DatabaseError, match="interlock: a new job is queued, at version 1, attempt 1 and fence 0"):
             await _insert(door, desk, born.id, columns)
 
 

@@ -50,10 +50,30 @@ WRONG: dict[str, tuple[Status, Status, dict[str, int], str]] = {
     "the version jumps": (Status.QUEUED, Status.CANCELLED, {"version": 2}, "raises version by one"),
     "the version falls": (Status.QUEUED, Status.CANCELLED, {"version": -1}, "raises version by one"),
     "the version jumps without a move": (Status.QUEUED, Status.QUEUED, {"version": 2}, "raises version by one"),
-    "a grant does not raise the fence": (Status.QUEUED, Status.RUNNING, {"fence": 0}, "fence rises exactly at a grant"),
-    "a grant lowers the fence": (Status.RETRY, Status.RUNNING, {"fence": -1}, "fence rises exactly at a grant"),
-    "the fence rises without a grant": (Status.RUNNING, Status.RUNNING, {"fence": 1}, "fence rises exactly at a grant"),
-    "the fence rises at an end": (Status.RUNNING, Status.SUCCEEDED, {"fence": 1}, "fence rises exactly at a grant"),
+    "a grant does not raise the fence": (
+        Status.QUEUED,
+        Status.RUNNING,
+        {"fence": 0},
+        "fence rises exactly when a lease begins",
+    ),
+    "a grant lowers the fence": (
+        Status.RETRY,
+        Status.RUNNING,
+        {"fence": -1},
+        "fence rises exactly when a lease begins",
+    ),
+    "the fence rises without a grant": (
+        Status.RUNNING,
+        Status.RUNNING,
+        {"fence": 1},
+        "fence rises exactly when a lease begins",
+    ),
+    "the fence rises at an end": (
+        Status.RUNNING,
+        Status.SUCCEEDED,
+        {"fence": 1},
+        "fence rises exactly when a lease begins",
+    ),
     "a retry does not count": (Status.RUNNING, Status.RETRY, {"attempt": 0}, "attempt rises exactly when"),
     "a retry counts twice": (Status.RUNNING, Status.RETRY, {"attempt": 2}, "attempt rises exactly when"),
     "a release counts": (Status.RUNNING, Status.QUEUED, {"attempt": 1}, "attempt rises exactly when"),
@@ -143,7 +163,7 @@ async def test_a_running_job_changes_hands_only_by_a_grant(desk: Desk, door: Doo
     before = await desk.trace(job.id)
     columns = moved(door, job, Status.RUNNING, desk.clock.now) | {"worker": "w9"}
     message = await refusal(door, *update(job, columns))
-    assert says(door, ours="changes only with a grant") in message
+    assert says(door, ours="changes only when a lease begins") in message
     assert await desk.trace(job.id) == before
     assert (await desk.do(complete(job))).status is Status.SUCCEEDED
 
@@ -225,7 +245,7 @@ async def test_a_history_row_is_written_only_by_the_change_it_tells_of(desk: Des
             f"actor, attempt, fence, reason, metadata, at, hash FROM job_history WHERE {HISTORY[door.engine]} AND version = 2"
         )
         message = await refusal(door, statement, job.tenant, job.id)
-        said = "history is append-only; a row is written by the change it tells of"
+        said = "history is append-only: only a transition writes a row"
         assert says(door, ours=said, app=DENIED) in message, table
     assert await desk.trace(job.id) == before
     await desk.do(complete(job))

@@ -121,7 +121,7 @@ async def test_a_job_waits_only_for_its_own_open_approval(desk: Desk, door: Door
     again = await desk.again(mine)
     for gate_id in (NEVER, foreign.id, own.id):
         columns = moved(door, again, Status.WAITING_FOR_APPROVAL, desk.clock.now) | {"gate_id": gate_id}
-        assert "waits only for an open approval of its own" in await refusal(door, *update(again, columns))
+        assert "waits only for its own open approval" in await refusal(door, *update(again, columns))
     await desk.do(complete(again))
     assert (await desk.job(other.id)).status is Status.WAITING_FOR_APPROVAL
 

@@ -133,7 +133,7 @@ async def test_what_a_prune_tells_cannot_be_taken_back(desk: Desk, door: Door) -
     desk.clock.advance(8 * DAY)
     await prune(desk)
     for statement in ("UPDATE prune SET jobs = 7 WHERE tenant = $1", "DELETE FROM prune WHERE tenant = $1"):
-        assert "what was deleted stays told" in await refusal(door, statement, desk.tenant)
+        assert "prune records are permanent" in await refusal(door, statement, desk.tenant)
 
 
 async def test_a_dry_run_counts_and_leaves_everything(desk: Desk, door: Door) -> None:

@@ -24,7 +24,7 @@ from tests.support.stores import ManualClock, migrated_file
 FUNCTION = "only_interlock_may_change_jobs"
 # What a tool reads that has our functions, and whether one that has none reads the same.
 KEPT = {
-    "job": ("interlock: (a job is not replaced|a job is born queued)", False),
+    "job": ("interlock: (a job is not replaced|a new job is queued)", False),
     "job_body": ("payload above all, never changes", False),
     "job_history": ("history is append-only", False),
     "job_result": ("what a job ended with never changes", False),
@@ -32,7 +32,7 @@ KEPT = {
     "job_event": ("events are append-only", True),
     "approval": ("(an approval is not replaced|decided once|never changes)", False),
     "approval_vote": ("a vote never changes", False),
-    "prune": ("what was deleted stays told", True),
+    "prune": ("prune records are permanent", True),
     "token": ("a token never changes", False),
 }
 

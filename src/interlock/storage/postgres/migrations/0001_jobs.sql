@@ -39,7 +39,7 @@ create table interlock.epoch (
   value    integer not null default 0 check (value >= 0)
 );
 insert into interlock.epoch default values;
-comment on table interlock.epoch is 'One number, raised after a restore: every fence handed out before it is void.';
+comment on table interlock.epoch is 'Restore counter; raising it invalidates every fence issued before.';
 
 create table interlock.tenant (
   tenant   text collate "C" primary key,
@@ -69,7 +69,7 @@ create unique index agent_name on interlock.agent (tenant, kind, id) where kind 
 create index agent_due on interlock.agent (tenant, next_due) where next_due is not null;
 create index agent_lease on interlock.agent (tenant) where defaults like '%"lease_seconds"%';
 comment on table interlock.agent is
-  'Whom jobs are for. One with a limit has a line: used counts the places given out, and its row is the lock of the line.';
+  'The entities that jobs run for. With a limit, used counts the assigned concurrency slots, and the row is their lock.';
 
 create sequence interlock.route_no;
 create table interlock.route (
@@ -180,7 +180,7 @@ create index job_seq on interlock.job (tenant, seq) where seq is not null;
 create index job_parent on interlock.job (tenant, parent_id) where parent_id is not null;
 create index job_agent on interlock.job (tenant, agent_kind, agent_id, seq) where agent_kind is not null;
 comment on table interlock.job is
-  'Every job, for ever: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
+  'Every job: the truth that ready and lease only index. No column that changes is indexed, so updates stay in place.';
 
 create table interlock.ready (
   tenant   text collate "C" not null,
@@ -198,7 +198,7 @@ create index ready_base on interlock.ready (tenant, base, run_at, seq) where rou
 create index ready_line on interlock.ready (tenant, line, blocked, run_at, seq) where line is not null;
 create index ready_deadline on interlock.ready (tenant, deadline) where deadline is not null;
 comment on table interlock.ready is
-  'One row for each queued or retrying job that waits for nothing but its time, a place in the line of its agent, and a worker; '
+  'One row for each queued or retrying job that waits only for its time, a concurrency slot of its agent, and a worker; '
   'kept by the triggers of job. Only rows that are not blocked are in the indexes that a claim reads.';
 
 create table interlock.lease (
@@ -261,7 +261,7 @@ create table interlock.tally (
 create index tally_type on interlock.tally (tenant, type);
 create index tally_unfolded on interlock.tally (tenant) where not folded;
 comment on table interlock.tally is
-  'How many jobs of a type moved from one status to another, minute by minute; written by the triggers of job and folded by upkeep. '
+  'How many jobs of a type went from one status to another, per minute; written by the triggers of job and merged by maintenance. '
   'What entered a status less what left it is how many are in it.';
 
 create table interlock.job_history (

@@ -63,15 +63,15 @@ begin
     raise exception 'interlock: job %: attempt rises exactly when another try is scheduled, not % → % at % → %', old.id,
       old.attempt, new.attempt, old.status, new.status using errcode = 'check_violation';
   elsif (case when new.status = 'running' and old.status <> 'running' then new.fence <= old.fence else new.fence <> old.fence end) then
-    raise exception 'interlock: job %: fence rises exactly at a grant, not % → % at % → %', old.id, old.fence, new.fence,
+    raise exception 'interlock: job %: fence rises exactly when a lease begins, not % → % at % → %', old.id, old.fence, new.fence,
       old.status, new.status using errcode = 'check_violation';
   elsif old.status = 'running' and new.worker <> old.worker then
-    raise exception 'interlock: job %: who holds it changes only with a grant, not % → %', old.id, old.worker, new.worker
+    raise exception 'interlock: job %: its worker changes only when a lease begins, not % → %', old.id, old.worker, new.worker
       using errcode = 'check_violation';
   end if;
   if new.status = 'waiting_for_approval' and not exists (select from interlock.approval a where a.tenant = new.tenant
       and a.id = new.gate_id and a.job_id = new.id and a.fence = new.fence and a.status = 'open') then
-    raise exception 'interlock: job %: it waits only for an open approval of its own, requested under its last lease', old.id
+    raise exception 'interlock: job %: it waits only for its own open approval, requested under its last lease', old.id
       using errcode = 'check_violation';
   elsif (new.route, new.base, new.priority) is distinct from (old.route, old.base, old.priority) and not exists (
       select from interlock.route r where r.tenant = new.tenant and r.no = new.route and r.base = new.base and r.priority = new.priority
@@ -118,7 +118,7 @@ create trigger guard_place before update of run_at, route on interlock.job for e
 create function interlock.guard_birth() returns trigger language plpgsql as $$
 begin
   if (new.status = 'queued' and new.version = 1 and new.attempt = 1 and new.fence = 0 and new.previous is null) is not true then
-    raise exception 'interlock: a job is born queued, at version 1, attempt 1 and fence 0' using errcode = 'check_violation';
+    raise exception 'interlock: a new job is queued, at version 1, attempt 1 and fence 0' using errcode = 'check_violation';
   end if;
   new.updated_at := interlock.clock();
   if current_setting('interlock.verb', true) is distinct from 'on' then
@@ -260,7 +260,7 @@ begin
       if granted_lines and exists (
           select from changed n join ready q on q.tenant = n.tenant and q.line = n.line and q.blocked and q.run_at = n.run_at and q.seq = n.seq
           where n.line is not null and n.status = 'running' and n.previous <> 'running') then
-        raise exception 'interlock: a job has no place in the line of its agent and cannot be granted' using errcode = 'check_violation';
+        raise exception 'interlock: a job has no concurrency slot of its agent and cannot be leased' using errcode = 'check_violation';
       end if;
       delete from ready q where q.ctid = any(array(
         select r.at from changed n cross join lateral (
@@ -403,7 +403,7 @@ create function interlock.job_lives(p_tenant text, p_job_id uuid) returns boolea
   language sql stable return exists (select from interlock.job where tenant = p_tenant and id = p_job_id);
 create function interlock.refuse_forged_history() returns trigger language plpgsql as $$
 begin
-  raise exception 'interlock: history is append-only; a row is written by the change it tells of' using errcode = 'insufficient_privilege';
+  raise exception 'interlock: history is append-only: only a transition writes a row' using errcode = 'insufficient_privilege';
 end $$;
 create trigger history_comes_with_its_change before insert on interlock.job_history
   for each statement when (pg_trigger_depth() = 0) execute function interlock.refuse_forged_history();

@@ -46,29 +46,29 @@ create index approval_open on interlock.approval (tenant, opened_at, id) where s
 create index approval_due on interlock.approval (tenant, expires_at) where status = 'open';
 create index approval_deadline on interlock.approval (tenant, deadline) where status = 'open' and deadline is not null;
 
-comment on table interlock.approval is 'Every gate a job has opened: what people were asked and how it was decided. One open per job.';
+comment on table interlock.approval is 'Every approval that a job requested, and its decision. One open per job.';
 comment on column interlock.approval.tenant is 'Whose row this is; it leads every key.';
-comment on column interlock.approval.id is 'Names the gate; the job that waits for it has it as gate_id.';
+comment on column interlock.approval.id is 'Identifies the approval; the job that waits for it names it.';
 comment on column interlock.approval.job_id is 'The job that asked.';
-comment on column interlock.approval.fence is 'The grant that ended by asking; each grant asks at most once.';
+comment on column interlock.approval.fence is 'The lease that ended with the request; a lease requests at most one.';
 comment on column interlock.approval.status is 'open, approved, denied, expired, or void: its job no longer waits for it. Closed is final.';
 comment on column interlock.approval.prompt is 'The question, for people.';
-comment on column interlock.approval.details is 'JSON text: whatever helps to decide.';
+comment on column interlock.approval.details is 'JSON text: details that help to decide.';
 comment on column interlock.approval.risk is 'How bad a wrong answer would be, in a word of the caller.';
 comment on column interlock.approval.schema is 'JSON Schema of the data that an approver may send along.';
 comment on column interlock.approval.digest is 'SHA-256 over payload, prompt, details and schema; the decision is about exactly these.';
 comment on column interlock.approval.required is 'How many principals must approve.';
-comment on column interlock.approval.on_deny is 'What a denial does to the job: fail ends it, resume lets it go on and know.';
+comment on column interlock.approval.on_deny is 'What a denial does to the job: fail fails it, resume resumes it with the denial.';
 comment on column interlock.approval.name is 'By which a later run finds the decision; null where its request has no name.';
 comment on column interlock.approval.occurrence is 'Which request of that name in a run it is, from 1.';
 comment on column interlock.approval.opened_by is 'Who asked, and therefore cannot answer.';
 comment on column interlock.approval.opened_at is 'When it was asked.';
-comment on column interlock.approval.expires_at is 'When the job fails if nobody has decided.';
+comment on column interlock.approval.expires_at is 'When the job fails without a decision.';
 comment on column interlock.approval.deadline is 'When the job may no longer start, as it was when it asked.';
 comment on column interlock.approval.closed_by is 'Whose vote decided.';
 comment on column interlock.approval.closed_at is 'When it was decided, expired or became void.';
-comment on column interlock.approval.comment is 'What whoever decided wrote.';
-comment on column interlock.approval.data is 'JSON text that came with the approval; it fits the schema.';
+comment on column interlock.approval.comment is 'The comment of the approver.';
+comment on column interlock.approval.data is 'JSON text that came with the approval, valid against the schema.';
 comment on column interlock.approval.token_sha256 is 'SHA-256 of the newest link token; looked up before a tenant is known.';
 comment on column interlock.approval.token_minted_by is 'Who had the link made.';
 comment on column interlock.approval.token_minted_at is 'When.';
@@ -86,9 +86,9 @@ create table interlock.approval_vote (
 );
 create index approval_vote_job on interlock.approval_vote (tenant, job_id);
 
-comment on table interlock.approval_vote is 'What each principal said about a gate; nobody is heard twice.';
+comment on table interlock.approval_vote is 'The vote of each principal on an approval; one per principal.';
 comment on column interlock.approval_vote.tenant is 'Whose row this is; it leads every key.';
-comment on column interlock.approval_vote.approval_id is 'The gate.';
+comment on column interlock.approval_vote.approval_id is 'The approval.';
 comment on column interlock.approval_vote.voter is 'Who voted.';
 comment on column interlock.approval_vote.job_id is 'The job that asked.';
 comment on column interlock.approval_vote.decision is 'approve or deny.';
@@ -102,7 +102,7 @@ select a.tenant, a.id, a.job_id, a.fence, a.status, a.prompt, a.details, a.risk,
   (select coalesce(json_agg(json_build_array(v.voter, v.decision, v.comment, interlock.micros(v.at)) order by v.at, v.voter), '[]')::text
    from interlock.approval_vote v where v.tenant = a.tenant and v.approval_id = a.id) as votes
 from interlock.approval a;
-comment on view interlock.approval_view is 'A gate as it is shown, with its votes as JSON, in the order of the record.';
+comment on view interlock.approval_view is 'An approval with its votes as JSON, in the order of the record.';
 
 -- A gate never outlives the wait for it. Whoever decides closes it first; any other way out of the wait closes it here.
 create function interlock.close_gate() returns trigger language plpgsql as $$

@@ -14,7 +14,7 @@ create table interlock.job_step (
   primary key (tenant, job_id, seq),
   constraint job_step_once unique (tenant, job_id, name, occurrence)
 );
-comment on table interlock.job_step is 'The results of named parts of runs: the first one of each name and occurrence is kept for good.';
+comment on table interlock.job_step is 'The results of named parts of runs: the first one of each name and occurrence stays.';
 comment on column interlock.job_step.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.job_step.job_id is 'Of which job.';
 comment on column interlock.job_step.seq is 'Its place among the steps of its job, in the order they were saved.';
@@ -22,7 +22,7 @@ comment on column interlock.job_step.name is 'What the code of the job calls it.
 comment on column interlock.job_step.occurrence is 'Which of several steps of that name.';
 comment on column interlock.job_step.function is 'What computed it, so that a run of changed code is noticed.';
 comment on column interlock.job_step.result is 'Exact JSON text.';
-comment on column interlock.job_step.fence is 'The grant under which it was saved; 0 if it came with a redrive.';
+comment on column interlock.job_step.fence is 'The fence under which it was saved; 0 if it came with a redrive.';
 comment on column interlock.job_step.at is 'When it was saved.';
 comment on column interlock.job_step.sanitized is 'Whether text that is not Unicode had to be replaced.';
 
@@ -47,18 +47,18 @@ create table interlock.job_event (
 );
 create index job_event_feed on interlock.job_event (tenant, epoch, turn, job_id, seq);
 comment on table interlock.job_event is
-  'What workers tell of their progress. epoch and turn put the events of all jobs into one order in which nothing ever appears '
+  'Progress events of workers. epoch and turn put the events of all jobs into one order in which nothing ever appears '
   'before what may have been read already.';
 comment on column interlock.job_event.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.job_event.job_id is 'Of which job.';
-comment on column interlock.job_event.seq is 'Its place among the events of its job, in the order they were told.';
+comment on column interlock.job_event.seq is 'Its position among the events of its job, in order of arrival.';
 comment on column interlock.job_event.id is 'Given by the worker; the same again adds nothing.';
-comment on column interlock.job_event.epoch is 'How often this database had been restored when it was told.';
+comment on column interlock.job_event.epoch is 'The restore counter when it was appended.';
 comment on column interlock.job_event.turn is 'The id of the transaction that wrote it, or the turn of the event before it if that is later.';
 comment on column interlock.job_event.level is 'info, warn or error.';
 comment on column interlock.job_event.message is 'A sentence for people.';
 comment on column interlock.job_event.payload is 'Exact JSON text for programs, if any.';
-comment on column interlock.job_event.fence is 'The grant under which it was told.';
+comment on column interlock.job_event.fence is 'The fence under which it was appended.';
 comment on column interlock.job_event.at is 'When the worker recorded it, from the begin of its lease to its arrival.';
 comment on column interlock.job_event.received_at is 'When it arrived.';
 comment on column interlock.job_event.sanitized is 'Whether text that is not Unicode had to be replaced.';

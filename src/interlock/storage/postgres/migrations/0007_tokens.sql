@@ -33,7 +33,7 @@ create index token_newest on interlock.token (tenant, created_at, id);
 create index token_end on interlock.token (least(revoked_at, expires_at)) where least(revoked_at, expires_at) is not null;
 
 comment on table interlock.token is 'Bearer tokens; the text of one is shown once and never kept.';
-comment on column interlock.token.tenant is 'Whose token it is; a credential alone says which tenant a call is for.';
+comment on column interlock.token.tenant is 'The tenant of its calls; only the credential determines it.';
 comment on column interlock.token.id is 'The name under which it is listed and revoked; no secret.';
 comment on column interlock.token.hash is 'SHA-256 of its text; looked up before a tenant is known.';
 comment on column interlock.token.description is 'What people wrote about it.';
@@ -41,20 +41,20 @@ comment on column interlock.token.roles is 'What its bearer may do.';
 comment on column interlock.token.worker_id is 'The worker it belongs to; null for other tokens.';
 comment on column interlock.token.types is 'Job types it may claim; null means any.';
 comment on column interlock.token.repositories is 'Repositories whose jobs it may claim; null means any.';
-comment on column interlock.token.capabilities is 'What its worker can do; nothing unless said.';
+comment on column interlock.token.capabilities is 'What its worker can do; none by default.';
 comment on column interlock.token.key is 'The key it was made under, so that making it can be repeated.';
 comment on column interlock.token.created_at is 'When it was made.';
 comment on column interlock.token.created_by is 'Who made it.';
-comment on column interlock.token.expires_at is 'From when on it lets nobody in; null means never.';
+comment on column interlock.token.expires_at is 'When it stops being valid; null means never.';
 comment on column interlock.token.last_used_at is 'When it was last seen, to the minute.';
-comment on column interlock.token.revoked_at is 'Since when it lets nobody in.';
+comment on column interlock.token.revoked_at is 'When it was revoked.';
 comment on column interlock.token.revoked_by is 'Who revoked it.';
 
 create function interlock.refuse_token_change() returns trigger language plpgsql as $$
 begin
   raise exception 'a token never changes but to be revoked, once' using errcode = 'check_violation';
 end $$;
-comment on function interlock.refuse_token_change() is 'What a token says is settled when it is made.';
+comment on function interlock.refuse_token_change() is 'A token never changes after its creation.';
 
 create trigger token_only_revoked before update on interlock.token for each row
   when ((old.tenant, old.id, old.hash, old.description, old.roles, old.worker_id, old.types, old.repositories, old.capabilities,
@@ -95,7 +95,7 @@ create table interlock.seal (
 );
 -- Two random uuids are from the strong source of randomness that the server has, which is offered in no other way.
 insert into interlock.seal (key) values (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
-comment on table interlock.seal is 'The key of cookies, forms and cursors, which all servers of this database share. Whoever wants a new one signs everybody out.';
+comment on table interlock.seal is 'The key of cookies, forms and cursors, which all servers of this database share. Replacing it signs all users out.';
 comment on column interlock.seal.only_row is 'Makes sure that there is one row.';
-comment on column interlock.seal.key is 'Random, and shown to nobody.';
+comment on column interlock.seal.key is 'Random; never returned.';
 grant select on interlock.seal to interlock_app;

@@ -27,13 +27,13 @@ comment on table interlock.artifact is 'Named files and links of jobs. A row is 
 comment on column interlock.artifact.tenant is 'Whose it is.';
 comment on column interlock.artifact.job_id is 'The job it belongs to.';
 comment on column interlock.artifact.id is 'Its id; another one after it was replaced.';
-comment on column interlock.artifact.fence is 'The grant under which it was added.';
+comment on column interlock.artifact.fence is 'The fence under which it was added.';
 comment on column interlock.artifact.worker is 'The worker that added it.';
 comment on column interlock.artifact.created_at is 'When it was added.';
 comment on column interlock.artifact.name is 'Its name, once per job; never part of a path.';
 comment on column interlock.artifact.size is 'Bytes of a file; null for a link.';
 comment on column interlock.artifact.sha256 is 'SHA-256 of the bytes of a file, computed here.';
-comment on column interlock.artifact.content_type is 'What the worker says the file is; never believed.';
+comment on column interlock.artifact.content_type is 'The content type that the worker gave; never trusted.';
 comment on column interlock.artifact.object_key is 'Where the bytes are: a random key, never shown.';
 comment on column interlock.artifact.url is 'The address of a link; never fetched.';
 
@@ -46,11 +46,11 @@ create table interlock.artifact_orphan (
 );
 create index artifact_orphan_due on interlock.artifact_orphan (collect_at);
 comment on table interlock.artifact_orphan is
-  'Objects that no artifact points to: uploads under way, what was given up, what was replaced.';
+  'Objects that no artifact refers to: uploads in progress, abandoned and replaced ones.';
 comment on column interlock.artifact_orphan.tenant is 'Whose it is.';
 comment on column interlock.artifact_orphan.object_key is 'Where the bytes are, or may be.';
 comment on column interlock.artifact_orphan.collect_at is 'When they may be deleted.';
-comment on column interlock.artifact_orphan.condemned is 'Being deleted: it can no longer become an artifact, whatever the clock says.';
+comment on column interlock.artifact_orphan.condemned is 'Being deleted: it can no longer become an artifact, regardless of the clock.';
 
 create table interlock.artifact_usage (
   bytes  bigint not null check (bytes >= 0),

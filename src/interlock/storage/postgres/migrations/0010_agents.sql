@@ -17,9 +17,9 @@ comment on column interlock.job_type.tenant is 'Whose row this is; it leads ever
 comment on column interlock.job_type.name is 'The type of the jobs.';
 comment on column interlock.job_type.schema is 'JSON Schema of the payload.';
 comment on column interlock.job_type.requires is 'Capabilities every job of the type needs.';
-comment on column interlock.job_type.defaults is 'JSON: what its jobs get where they say nothing.';
-comment on column interlock.job_type.backoff is 'JSON: how failed jobs are tried again unless they or their agent say so.';
-comment on column interlock.job_type.lease_seconds is 'How long a lease lasts if the claim does not say.';
+comment on column interlock.job_type.defaults is 'JSON: defaults for fields that its jobs do not set.';
+comment on column interlock.job_type.backoff is 'JSON: default backoff of its jobs, after that of the agent.';
+comment on column interlock.job_type.lease_seconds is 'Default lease of a claim.';
 comment on column interlock.job_type.created_at is 'When it was registered first.';
 comment on column interlock.job_type.updated_at is 'When it was registered last.';
 

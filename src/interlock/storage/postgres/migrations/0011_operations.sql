@@ -15,12 +15,12 @@ create table interlock.setback (
 );
 create index setback_type on interlock.setback (tenant, status, type, seq);
 comment on table interlock.setback is
-  'One row for each job that waits for another try, or ended otherwise than succeeded: few, and those that are looked for; kept by the triggers of job.';
+  'One row for each job in retry, failed, dead_letter or cancelled, for lists; kept by the triggers of job.';
 comment on column interlock.setback.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.setback.seq is 'The order of arrival.';
 comment on column interlock.setback.job_id is 'The job.';
 comment on column interlock.setback.status is
-  'Its status; as text, since row-level security lets no index be searched by an enumeration, which might tell what it sees.';
+  'Its status; as text, since row-level security allows no index search by an enumeration, which is not leakproof.';
 comment on column interlock.setback.type is 'Its type.';
 
 create table interlock.prune (
@@ -48,7 +48,7 @@ comment on column interlock.prune.hash is 'SHA-256 over the ends of their histor
 
 create function interlock.refuse_prune_change() returns trigger language plpgsql as $$
 begin
-  raise exception 'interlock: what was deleted stays told; % is refused', tg_op using errcode = 'insufficient_privilege';
+  raise exception 'interlock: prune records are permanent; % is rejected', tg_op using errcode = 'insufficient_privilege';
 end $$;
 create trigger prune_never_changes before update or delete on interlock.prune for each row execute function interlock.refuse_prune_change();
 create trigger prune_is_not_truncated before truncate on interlock.prune for each statement execute function interlock.refuse_prune_change();

@@ -8,7 +8,7 @@ create table interlock.shard (
 create unique index shard_here on interlock.shard (here) where here;
 comment on table interlock.shard is
   'The databases that share the work, by name: the directory lists all of them, every other only itself. No row: this one is alone.';
-comment on column interlock.shard.no is 'Its number, named by ten bits of the ids of jobs that are born there.';
+comment on column interlock.shard.no is 'Its number; ten bits of the ids of jobs created there.';
 comment on column interlock.shard.here is 'Whether it is this database.';
 comment on column interlock.shard.name is 'Its name in the settings.';
 grant select on interlock.shard to interlock_app;
@@ -84,7 +84,7 @@ begin
       return null;
     end if;
   end if;
-  raise exception 'interlock: this tenant lives on another shard, or is on its way there' using errcode = 'IL002';
+  raise exception 'interlock: this tenant is on another shard, or is being moved there' using errcode = 'IL002';
 end $$;
 
 -- Only what verbs write themselves is guarded; what triggers and sweeps keep beside it needs no guard of its own.

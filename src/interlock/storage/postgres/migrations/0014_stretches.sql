@@ -9,7 +9,7 @@ create table interlock.stretch (
   tenant    text collate "C" not null,
   primary key (tenant, first_seq)
 );
-comment on table interlock.stretch is 'So many jobs of a tenant in the order of arrival; every job up to the last of them is in one.';
+comment on table interlock.stretch is 'Blocks of 256 jobs of a tenant in order of arrival.';
 comment on column interlock.stretch.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.stretch.first_seq is 'The place of its first job.';
 comment on column interlock.stretch.last_seq is 'The place of its last job.';
@@ -24,11 +24,11 @@ create table interlock.stretch_word (
   primary key (tenant, kind, word, first_seq)
 );
 create index stretch_word_stretch on interlock.stretch_word (tenant, first_seq);
-comment on table interlock.stretch_word is 'In which stretches there are, or were, jobs of a type or with a tag.';
+comment on table interlock.stretch_word is 'The blocks with jobs of a type or with a tag.';
 comment on column interlock.stretch_word.tenant is 'Whose row this is; it leads every key.';
 comment on column interlock.stretch_word.kind is 'Whether it is a type or a tag.';
 comment on column interlock.stretch_word.word is 'The type or the tag.';
-comment on column interlock.stretch_word.first_seq is 'The place of the first job of the stretch.';
+comment on column interlock.stretch_word.first_seq is 'The seq of the first job of the block.';
 
 do $$
 declare

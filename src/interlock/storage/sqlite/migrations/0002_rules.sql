@@ -64,7 +64,7 @@ FROM job WHERE 0;
 
 CREATE TRIGGER check_change INSTEAD OF INSERT ON change_to_check
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: a job is born queued, at version 1, attempt 1 and fence 0')
+  SELECT RAISE(ABORT, 'interlock: a new job is queued, at version 1, attempt 1 and fence 0')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND NEW.status IS NULL
     AND (j.status <> 'queued' OR j.version <> 1 OR j.attempt <> 1 OR j.fence <> 0);
   SELECT RAISE(ABORT, 'interlock: a job is not replaced by another')
@@ -88,19 +88,19 @@ BEGIN
   SELECT RAISE(ABORT, 'interlock: attempt rises exactly when another try is scheduled')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
     AND j.attempt <> NEW.attempt + (j.status = 'retry' AND NEW.status = 'running');
-  SELECT RAISE(ABORT, 'interlock: fence rises exactly at a grant')
+  SELECT RAISE(ABORT, 'interlock: fence rises exactly when a lease begins')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq
     AND CASE WHEN j.status = 'running' AND NEW.status <> 'running' THEN j.fence <= NEW.fence ELSE j.fence <> NEW.fence END;
-  SELECT RAISE(ABORT, 'interlock: who holds a job changes only with a grant')
+  SELECT RAISE(ABORT, 'interlock: the worker of a job changes only when a lease begins')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.worker <> NEW.worker;
-  SELECT RAISE(ABORT, 'interlock: a job has no place in the line of its agent and cannot be granted')
+  SELECT RAISE(ABORT, 'interlock: a job has no concurrency slot of its agent and cannot be leased')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.status = 'running' AND NEW.blocked = 1;
   SELECT RAISE(ABORT, 'interlock: the head of a job is the hash of its history, which only the change itself writes')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.head <> NEW.head AND only_interlock_may_change_jobs();
   SELECT RAISE(ABORT, 'interlock: metadata is a JSON object without digests: the database adds those')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.metadata IS NOT NULL AND only_interlock_may_change_jobs()
     AND CASE WHEN json_valid(j.metadata) THEN json_type(j.metadata) <> 'object' OR json_type(j.metadata, '$.digests') IS NOT NULL ELSE 1 END;
-  SELECT RAISE(ABORT, 'interlock: a job waits only for an open approval of its own, requested under its last lease')
+  SELECT RAISE(ABORT, 'interlock: a job waits only for its own open approval, requested under its last lease')
   FROM job j WHERE j.tenant = NEW.tenant AND j.seq = NEW.seq AND j.gate_id IS NOT NULL AND only_interlock_may_change_jobs()
     AND NOT EXISTS (SELECT 1 FROM approval a WHERE a.tenant = j.tenant AND a.id = j.gate_id AND a.job_id = j.id
       AND a.fence = j.fence AND a.status = 'open');
@@ -292,7 +292,7 @@ CREATE TRIGGER history_comes_with_its_change AFTER INSERT ON job_history
 WHEN only_interlock_may_change_jobs() AND NOT EXISTS
   (SELECT 1 FROM job WHERE tenant = NEW.tenant AND seq = NEW.seq AND version = NEW.version AND updated_at = -1)
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: history is append-only; a row is written by the change it tells of');
+  SELECT RAISE(ABORT, 'interlock: history is append-only: only a transition writes a row');
 END;
 
 CREATE TRIGGER history_goes_with_its_job BEFORE DELETE ON job_history

@@ -23,16 +23,16 @@ CREATE TABLE prune (
 
 CREATE TRIGGER prune_never_changes BEFORE UPDATE ON prune
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: what was deleted stays told; a row never changes');
+  SELECT RAISE(ABORT, 'interlock: prune records are permanent; a row never changes');
 END;
 
 CREATE TRIGGER prune_is_not_replaced BEFORE INSERT ON prune
 WHEN EXISTS (SELECT 1 FROM prune WHERE tenant = NEW.tenant AND at = NEW.at AND id = NEW.id)
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: what was deleted stays told; a row never changes');
+  SELECT RAISE(ABORT, 'interlock: prune records are permanent; a row never changes');
 END;
 
 CREATE TRIGGER prune_is_permanent BEFORE DELETE ON prune
 BEGIN
-  SELECT RAISE(ABORT, 'interlock: what was deleted stays told; no row goes');
+  SELECT RAISE(ABORT, 'interlock: prune records are permanent; no row is deleted');
 END;
