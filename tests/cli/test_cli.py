@@ -116,7 +116,7 @@ def test_an_error_is_one_sentence_without_a_traceback(cli: CLI) -> None:
         (("jobs", "list", "--limit", "many"), "--limit"),
         (("nonsense",), "nonsense"),
         (("jobs", "list", "--unheard"), "--unheard"),
-        (("migrate", "--server", "http://127.0.0.1:1"), "say --database"),
+        (("migrate", "--server", "http://127.0.0.1:1"), "use --database"),
     ],
 )
 def test_a_usage_error_is_json_for_programs(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
@@ -146,7 +146,7 @@ def test_help_that_nobody_reads_ends_as_any_output_that_nobody_reads(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("jobs", "add", "t", "@missing.json"), "the payload file cannot be read"),
+        (("jobs", "add", "t", "@missing.json"), "cannot read the payload file"),
         (("jobs", "add", "t", "--agent", "nobody"), "KIND/ID"),
         (("agents", "set", "bot", "1", "--defaults", "[1]"), "must be a JSON object"),
         (("jobs", "list", "--tenant", ""), "tenant must be"),
@@ -172,7 +172,7 @@ def test_a_noun_alone_lists_what_there_is_and_an_unknown_word_after_it_is_named(
     assert cli.json("agents") == cli.json("agents", "list")
     done = cli("agents", "sett")
     assert done.returncode == 2
-    assert "no command or argument 'sett'" in done.stderr
+    assert "unknown command or argument 'sett'" in done.stderr
 
 
 @pytest.mark.parametrize("noun", ["agents", "approvals", "queues", "subscriptions", "tokens", "types", "workers"])
@@ -296,7 +296,7 @@ def test_audit_verifies_and_gives_one_head(cli: CLI) -> None:
     first = cli("audit", "head").stdout.strip()
     assert len(first) == 64
     assert cli("audit", "head").stdout.strip() == first
-    assert cli("audit", "verify").stdout.strip() == "1 job, 1 row: every chain fits"
+    assert cli("audit", "verify").stdout.strip() == "1 job, 1 row: all chains verify"
     cli("jobs", "add", "t")
     assert cli("audit", "head").stdout.strip() != first
     answer = cli.json("audit", "verify")
@@ -363,7 +363,7 @@ async def test_migrate_brings_an_empty_postgres_up_to_date_and_says_so(postgres:
         cli = CLI(postgres.dsn(name, user=OWNER), tmp_path)
         assert "run interlock migrate" in cli("jobs", "list").stderr
         assert "applied 0001_jobs" in cli("migrate").stdout
-        assert "nothing to do" in cli("migrate").stdout
+        assert "nothing to apply" in cli("migrate").stdout
         assert cli("jobs", "add", "t").returncode == 0
     finally:
         await admin.execute(f"drop database {name} with (force)")

@@ -126,7 +126,7 @@ def test_waiting_tells_how_a_job_ended(cli: CLI) -> None:
     assert (done.returncode, done.stdout) == (0, '{"pages":3}\n')
     failed = cli("jobs", "wait", badly)
     assert (failed.returncode, failed.stdout) == (6, "")
-    assert failed.stderr == f"interlock: job {badly} ended as failed: no \\x1b[0m luck\n"
+    assert failed.stderr == f"interlock: job {badly} is failed: no \\x1b[0m luck\n"
     as_json = cli("jobs", "wait", badly, "--json")
     assert (as_json.returncode, json.loads(as_json.stdout)["status"]) == (6, "failed")
 
@@ -134,5 +134,5 @@ def test_waiting_tells_how_a_job_ended(cli: CLI) -> None:
 def test_waiting_for_a_job_that_does_not_end_stops_in_time(cli: CLI) -> None:
     id = cli("jobs", "add", "t").stdout.strip()
     done = cli("jobs", "wait", id, "--timeout", "0.1")
-    assert (done.returncode, done.stderr) == (6, f"interlock: job {id} has not ended yet, it is queued\n")
+    assert (done.returncode, done.stderr) == (6, f"interlock: job {id} is not terminal yet: it is queued\n")
     assert cli("jobs", "wait", "01890000-0000-7000-8000-000000000000").returncode == 3

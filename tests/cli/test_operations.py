@@ -26,7 +26,7 @@ def test_a_job_is_cancelled_and_redriven(cli: CLI) -> None:
     new = cli.json("jobs", "redrive", id, "--priority", "3", "--payload", '{"n": 2}', "--retag", "new", "--key", "k")
     assert (new["redrive_of"], new["priority"], new["payload"], new["tags"]) == (id, 3, {"n": 2}, ["new"])
     again = cli("jobs", "redrive", id, "--priority", "3", "--payload", '{"n": 2}', "--retag", "new", "--key", "k")
-    assert again.stdout == f"{new['id']} (was there already)\n"
+    assert again.stdout == f"{new['id']} (replayed)\n"
     assert cli("jobs", "redrive", id, "--from", "nowhere").returncode == 4
     for command in ("cancel", "redrive", "revoke"):
         assert cli("jobs", command, NEVER).returncode == 3
@@ -45,7 +45,7 @@ def test_what_a_filter_finds_is_done_only_when_meant(cli: CLI) -> None:
     ids = [add(cli, "many") for _ in range(3)]
     other = add(cli, "other")
     asked = cli("jobs", "cancel", "--type", "many")
-    assert (asked.returncode, "say --yes" in asked.stderr, "cancel 3 jobs" in asked.stderr) == (4, True, True)
+    assert (asked.returncode, "use --yes" in asked.stderr, "cancel 3 jobs" in asked.stderr) == (4, True, True)
     assert cli("jobs", "cancel", "--type", "many", "--dry-run").stdout == "3 matched\n"
     assert {status(cli, id) for id in ids} == {"queued"}
     done = cli("jobs", "cancel", "--type", "many", "--yes")

@@ -306,4 +306,4 @@ def test_nobody_at_the_other_end_is_not_reachable(monkeypatch: pytest.MonkeyPatc
 def test_what_works_only_where_the_database_is_says_so(tmp_path: Path) -> None:
     told = spawn("migrate", "--server", "http://127.0.0.1:1", directory=tmp_path)
     _, said = told.communicate(timeout=PATIENCE_SECONDS)
-    assert (told.returncode, "cannot ask a server: say --database" in said) == (2, True)
+    assert (told.returncode, "works on a database only: use --database" in said) == (2, True)

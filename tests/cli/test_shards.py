@@ -52,7 +52,7 @@ def test_databases_become_shards_and_a_tenant_moves_between_them(databases: dict
     assert cli.said("shards", "add", "other") == "other is shard 1"
 
     added = cli.said("jobs", "add", "late", "--key", "k")
-    assert cli.said("shards", "move", "default", "other").startswith("default lives on other: 2 jobs and 2 rows")
+    assert cli.said("shards", "move", "default", "other").startswith("default: on other, moved 2 jobs and 2 rows")
     listed = json.loads(cli.said("shards", "list", "--json"))
     assert [(shard["name"], shard["number"], shard["tenants"]) for shard in listed["shards"]] == [
         ("one", 0, 0),

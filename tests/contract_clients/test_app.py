@@ -165,7 +165,7 @@ async def test_a_worker_process_works_for_the_server_it_is_told(guarded: Api, tm
     ("options", "said"),
     [
         (["--server", "ftp://queue"], "https://HOST"),
-        (["--server", "https://queue", "--token-file", "none"], "cannot be read as a token"),
+        (["--server", "https://queue", "--token-file", "none"], "cannot read the token"),
         (["--token-file", "none"], "--server"),
     ],
 )

@@ -19,7 +19,7 @@ from interlock.sdk.tasks import Task
 from interlock.testing import MemoryApp
 from tests.support.eventually import PATIENCE_SECONDS
 
-SEPARATE = {"client", "discard", "keep_usage"}  # a client belongs to a loop; a fixture discards; the worker keeps usage
+SEPARATE = {"client", "discard", "keep_usage", "keep_patches"}  # a client belongs to a loop; the others are internal
 
 
 def is_verb(thing: object) -> bool:

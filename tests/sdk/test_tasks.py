@@ -91,10 +91,10 @@ async def test_a_model_that_would_arrive_as_another_one_is_refused_where_the_job
     async def anything(what: Any) -> None: ...
 
     for refused in (enter.enqueue(login), anything.enqueue([login]), interlock.Queue("q", app).push(login)):
-        with pytest.raises(TypeError, match=f"{place} would not arrive") as told:
+        with pytest.raises(TypeError, match=f"{place} cannot be sent unchanged") as told:
             await refused
         assert "hush" not in str(told.value)
-    with pytest.raises(TypeError, match=r"call 1: .*would not arrive"):
+    with pytest.raises(TypeError, match=r"call 1: .*cannot be sent unchanged"):
         await enter.enqueue_many([{"login": Login()}, {"login": login}])
 
 
@@ -211,7 +211,7 @@ async def test_functions_that_cannot_be_called_by_name_are_refused_when_declared
 
     with pytest.raises(TypeError, match="pages is a generator"):
         app.task(pages)
-    with pytest.raises(TypeError, match="'pages' is no function"):
+    with pytest.raises(TypeError, match="'pages' is not a function"):
         app.task("pages")  # type: ignore[call-overload]
 
     class Desk:
@@ -280,7 +280,7 @@ def test_one_text_where_several_are_wanted_is_not_taken_apart_into_its_letters(a
 
     wrong: Any
     for wrong in ({"tags": "red"}, {"requires": "gpu"}, {"agent": "ab"}, {"agent": ("planner",)}):
-        with pytest.raises(TypeError, match="takes a"):
+        with pytest.raises(TypeError, match="expected a "):
             bare.options(**wrong)
     with pytest.raises(interlock.Error, match="a list of names, not 'gpu'"):
         interlock.Worker(app, capabilities="gpu")
@@ -332,7 +332,7 @@ async def test_an_agent_may_be_named_as_json_has_it_and_an_option_of_none_is_uns
 
 
 async def test_an_unknown_option_is_an_error(app: StoreApp) -> None:
-    with pytest.raises(TypeError, match="'retries' is not an option"):
+    with pytest.raises(TypeError, match="unknown task option 'retries'"):
         app.task(retries=3)(lambda: None)  # type: ignore[call-overload]
 
 
@@ -368,7 +368,7 @@ async def test_a_batch_is_added_whole_or_not_at_all(app: StoreApp) -> None:
     [
         ({"amount": "two"}, Invalid, "call 1: .*Expected `int`, got `str`"),
         ({"sum": 2}, TypeError, "call 1: .*missing a required argument: 'amount'"),
-        ((2,), TypeError, r"call 1: .*named arguments, a dict, not as \(2,\)"),
+        ((2,), TypeError, r"call 1: .*a call is \(2,\): expected a dict of named arguments"),
     ],
 )
 async def test_a_wrong_call_among_many_is_named_by_its_number(

@@ -271,7 +271,7 @@ async def test_a_connection_without_a_transaction_and_a_thing_that_is_none_are_r
     async with asyncpg.create_pool(dsn, min_size=0) as pool:
         with pytest.raises(Invalid, match="Pool is no connection"):
             await note.within(pool).enqueue(text="x")
-    with pytest.raises(TypeError, match="not None"):
+    with pytest.raises(TypeError, match="got None"):
         note.within(None)
 
 

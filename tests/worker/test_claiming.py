@@ -69,12 +69,12 @@ async def test_a_worker_asks_again_when_half_of_its_reserve_is_used_up_not_for_e
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
-        ({"prefetch": -1}, "prefetch must be at least 0, not -1"),
-        ({"lease_seconds": 0.5}, "lease_seconds must be at least 1, not 0.5"),
-        ({"lease_seconds": float("nan")}, "lease_seconds must be at least 1, not nan"),
-        ({"grace_seconds": -1.0}, "grace_seconds must be at least 0, not -1.0"),
-        ({"lease_seconds": 3.0, "heartbeat_seconds": 2.0}, "too rare for a lease of 3.0 s"),
+        ({"concurrency": 0}, "concurrency is 0: expected at least 1"),
+        ({"prefetch": -1}, "prefetch is -1: expected at least 0"),
+        ({"lease_seconds": 0.5}, "lease_seconds is 0.5: expected at least 1"),
+        ({"lease_seconds": float("nan")}, "lease_seconds is nan: expected at least 1"),
+        ({"grace_seconds": -1.0}, "grace_seconds is -1.0: expected at least 0"),
+        ({"lease_seconds": 3.0, "heartbeat_seconds": 2.0}, "less than half of the lease of 3.0 s"),
     ],
 )
 def test_a_worker_that_could_not_work_is_refused_before_it_starts(options: dict[str, Any], says: str) -> None:

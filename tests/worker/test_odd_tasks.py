@@ -48,7 +48,7 @@ async def test_an_error_that_cannot_be_printed_is_reported_by_its_name(app: Stor
 
     handle = await odd.enqueue()
     await app.drain()
-    with pytest.raises(interlock.JobFailed, match="Unprintable, whose text cannot be printed") as failed:
+    with pytest.raises(interlock.JobFailed, match=r"Unprintable \(its text cannot be printed\)") as failed:
         await handle.result(timeout=PATIENCE_SECONDS)
     assert failed.value.error["kind"] == "Unprintable"
 
@@ -193,9 +193,9 @@ async def test_usage_is_told_in_numbers_that_can_be_summed(app: StoreApp) -> Non
     @app.task
     async def thinking(ctx: interlock.Context) -> str:
         ctx.usage(cost=Decimal("0.25"), tokens=3)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="cost must be a number"):
+        with pytest.raises(ValueError, match=r"usage\['cost'\] is "):
             ctx.usage(cost=float("nan"))
-        with pytest.raises(ValueError, match="cost must be a number from 0 on"):
+        with pytest.raises(ValueError, match=r"usage\['cost'\] is .*expected a finite number >= 0"):
             ctx.usage(cost=-1)
         with pytest.raises(ValueError, match="visible"):
             ctx.usage(**{"": 1})
@@ -355,7 +355,7 @@ async def test_a_call_in_place_of_a_step_and_a_name_of_ours_are_refused_in_words
     told = [json.loads((await app.job(handle.id)).error or "")["message"] for handle in handles]
     assert "a name, a function and its arguments, not a call" in told[0]
     assert told[1] == told[0]
-    assert "'interlock.approve' is a name of Interlock's own" in told[2]
+    assert "'interlock.approve': names that begin with 'interlock.' are reserved" in told[2]
 
 
 async def test_no_event_that_a_blocking_task_tells_is_lost_while_others_are_taken(app: StoreApp) -> None:
@@ -405,4 +405,4 @@ async def test_what_is_neither_bytes_nor_text_is_no_file_and_is_refused_in_words
 
     handle = await attach.enqueue()
     await app.drain()
-    assert "a file is given as its bytes or text, not as" in ((await app.job(handle.id)).error or "")
+    assert "expected bytes or str" in ((await app.job(handle.id)).error or "")

@@ -218,6 +218,7 @@ async def test_the_log_is_one_json_object_a_line(shop: Shop) -> None:
     # A warning would be true: that the machine stood still.
     assert [(line["event"], line["worker"]) for line in lines if line["level"] != "warning"] == [
         ("worker started", "ada"),
+        ("run succeeded", "ada"),
         ("worker stopped", "ada"),
     ]
     assert all(line["at"].endswith("Z") for line in lines)
@@ -237,14 +238,14 @@ def plain_shop(tmp_path: Path) -> Iterator[Shop]:
         ("shop", (), "write MODULE:APP"),
         ("nowhere:app", (), "no module 'nowhere'"),
         ("nowhere:app", ("--processes", "2"), "no module 'nowhere'"),
-        ("shop.py:app", (), "say shop:app"),
+        ("shop.py:app", (), "did you mean shop:app?"),
         ("shop:missing", (), "has no 'missing'"),
-        ("shop:not_an_app", (), "is not an app"),
-        ("shop:app", ("--type", "other"), "no task named other"),
+        ("shop:not_an_app", (), "is not an interlock.App"),
+        ("shop:app", ("--type", "other"), "unknown task other"),
         ("shop:app", ("--concurrency", "0"), "at least 1"),
         ("shop:app", ("--processes", "0"), "at least 1"),
-        ("shop:app", ("--grace", "-1"), "grace_seconds must be at least 0"),
-        ("shop:app", ("--processes", "2", "--name", "x"), "cannot share one --name"),
+        ("shop:app", ("--grace", "-1"), "grace_seconds is -1.0: expected at least 0"),
+        ("shop:app", ("--processes", "2", "--name", "x"), "--name requires --processes 1"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_reason(

@@ -13,7 +13,7 @@ from interlock.domain.principal import Principal
 from interlock.domain.registry import Agent
 from interlock.engine.engine import Engine
 
-app = App(name="agents", help="Register agents: whom jobs are for, and how many of their jobs run at once.")
+app = App(name="agents", help="Manage agents: the entities that jobs run for, and their concurrency limits.")
 NOTHING = Anywhere()
 
 
@@ -21,11 +21,11 @@ NOTHING = Anywhere()
 @app.command(name="list")
 def list_(
     *,
-    after: Annotated[str | None, Parameter(help="KIND/ID of the last one seen")] = None,
+    after: Annotated[str | None, Parameter(help="only agents after this KIND/ID, to page on")] = None,
     limit: int = 50,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Show agents by kind and id."""
+    """List agents by kind and ID."""
 
     async def command(engine: Engine, who: Principal) -> list[Agent]:
         kind, _, id = (after or "").partition("/")
@@ -38,7 +38,7 @@ def list_(
         output.say("no agents")
     else:
         output.table(
-            ("agent", "max concurrency", "strict", "made by"),
+            ("agent", "max concurrency", "strict", "created by"),
             [
                 (
                     f"{a.kind}/{a.id}",
@@ -56,14 +56,12 @@ def set_(
     kind: str,
     id: str,
     *,
-    max_concurrency: Annotated[
-        int | None, Parameter(help="how many of its jobs run at once; any number if left out")
-    ] = None,
-    strict: Annotated[bool, Parameter(help="a started job keeps its slot until it has ended")] = False,
+    max_concurrency: Annotated[int | None, Parameter(help="maximum number of active jobs; default: no limit")] = None,
+    strict: Annotated[bool, Parameter(help="a started job keeps its concurrency slot while it waits")] = False,
     defaults: Annotated[str | None, Parameter(help="JSON: max_attempts, priority, timeout_seconds, backoff …")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Register an agent or change it. A new limit acts at once, a lower one as its jobs end."""
+    """Create or update an agent. A lower limit takes effect as running jobs finish."""
     values: dict[str, Any] = {} if defaults is None else wire.json_object(defaults, what="defaults")
 
     async def command(engine: Engine, who: Principal) -> Agent:
@@ -75,13 +73,13 @@ def set_(
     if common.json:
         output.as_json(shown.agent_to_dict(agent))
     else:
-        limit = "any number" if agent.max_concurrency is None else f"at most {agent.max_concurrency}"
-        output.say(f"{agent.kind}/{agent.id}: {limit} at once")
+        limit = "no concurrency limit" if agent.max_concurrency is None else f"max concurrency {agent.max_concurrency}"
+        output.say(f"{agent.kind}/{agent.id}: {limit}")
 
 
 @app.command
 def delete(kind: str, id: str, *, common: Anywhere = NOTHING) -> None:
-    """Forget an agent that has no unfinished jobs."""
+    """Delete an agent that has no unfinished jobs."""
 
     async def command(engine: Engine, who: Principal) -> None:
         await engine.registry.delete_agent(who, kind, id)

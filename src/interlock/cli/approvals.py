@@ -15,25 +15,25 @@ from interlock.engine import shown
 from interlock.engine.engine import Engine
 from interlock.engine.gates import Minted
 
-app = App(name="approvals", help="See what jobs ask of people, and answer.")
+app = App(name="approvals", help="List and decide approvals.")
 NOTHING = Anywhere()
 
-Comment = Annotated[str | None, Parameter(help="why; told to the job and kept in its history")]
-Digest = Annotated[str | None, Parameter(help="what was looked at: refused if the gate asks something else")]
+Comment = Annotated[str | None, Parameter(help="comment; passed to the job and kept in its history")]
+Digest = Annotated[str | None, Parameter(help="expected digest; fail if the request has changed")]
 
 
 @app.default
 @app.command(name="list")
 def list_(
     *,
-    status: Annotated[GateStatus | None, Parameter(help="open ones if not said otherwise")] = None,
-    everything: Annotated[bool, Parameter(name="--all", negative=(), help="whatever their status")] = False,
-    job: Annotated[str | None, Parameter(help="only those of this job")] = None,
+    status: Annotated[GateStatus | None, Parameter(help="filter by status (default: open)")] = None,
+    everything: Annotated[bool, Parameter(name="--all", negative=(), help="any status")] = False,
+    job: Annotated[str | None, Parameter(help="only approvals of this job")] = None,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
-    before: Annotated[str | None, Parameter(help="only those older than this one, to page on")] = None,
+    before: Annotated[str | None, Parameter(help="only approvals older than this ID, to page on")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """List gates, newest first."""
+    """List approvals, newest first."""
 
     async def command(engine: Engine, who: Principal) -> list[Approval]:
         last = None if before is None else await engine.gates.get(who.tenant, await ids.approval(engine, who, before))
@@ -66,7 +66,7 @@ def list_(
 
 @app.command
 def show(approval_id: str, *, common: Anywhere = NOTHING) -> None:
-    """Show one gate: what is asked, about what, and who has voted."""
+    """Show one approval: prompt, details, payload of the job and votes."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Approval, str | None]:
         gate = await engine.gates.get(who.tenant, await ids.approval(engine, who, approval_id))
@@ -85,17 +85,17 @@ def approve(
     approval_id: str,
     *,
     comment: Comment = None,
-    data: Annotated[str | None, Parameter(help="JSON that fits the schema of the gate")] = None,
+    data: Annotated[str | None, Parameter(help="JSON that is valid against the schema of the approval")] = None,
     digest: Digest = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Let the job go on."""
+    """Approve a pending approval; its job resumes."""
     _decide(common, approval_id, Decision.APPROVE, comment, data, digest)
 
 
 @app.command
 def deny(approval_id: str, *, comment: Comment = None, digest: Digest = None, common: Anywhere = NOTHING) -> None:
-    """Refuse: the job fails, or goes on and knows."""
+    """Deny a pending approval; its job fails, or resumes if on_deny is resume."""
     _decide(common, approval_id, Decision.DENY, comment, None, digest)
 
 
@@ -147,7 +147,7 @@ def _decide(
     if common.json:
         output.as_json(shown.approval(gate))
     elif gate.status is GateStatus.OPEN:
-        output.say(f"counted: {_in_favour(gate)} of {output.counted(gate.required, 'vote')}")
+        output.say(f"vote recorded: {_in_favour(gate)} of {output.counted(gate.required, 'vote')}")
     else:
         output.say(str(gate.status))
 

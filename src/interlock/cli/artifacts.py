@@ -20,7 +20,7 @@ from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 from interlock.shown import artifact_to_dict
 
-app = App(name="artifacts", help="See and fetch the files of jobs.")
+app = App(name="artifacts", help="List and download the artifacts of jobs.")
 NOTHING = Anywhere()
 
 
@@ -29,10 +29,10 @@ def list_(
     job_id: str,
     *,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
-    before: Annotated[str | None, Parameter(help="only those older than this one, to page on")] = None,
+    before: Annotated[str | None, Parameter(help="only artifacts older than this one, to page on")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """List the files and links of a job, newest first."""
+    """List the artifacts of a job, newest first."""
 
     async def command(engine: Engine, who: Principal) -> list[Artifact]:
         id = await ids.job(engine, who, job_id)
@@ -57,20 +57,22 @@ def get(
     job_id: str,
     artifact: str,
     *,
-    to: Annotated[Path | None, Parameter(name=["--output", "-o"], help="a file, there when it is whole")] = None,
+    to: Annotated[
+        Path | None, Parameter(name=["--output", "-o"], help="write to FILE (atomically) instead of standard output")
+    ] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Fetch a file of a job by its name or id, to standard output or a file; its hash is checked on the way.
+    """Download a file of a job by name or ID, and verify its hash.
 
     Parameters
     ----------
     artifact
-        Its name, or its id. A name is never taken as a path: say where it goes with --output.
+        The name or ID. A name is never used as a path: set the target with --output.
     """
 
     async def command(engine: Engine, who: Principal) -> Artifact:
         if to is None and (common.json or sys.stdout.isatty()):
-            raise Invalid("say with --output FILE where the bytes are to go", pointer="/output")
+            raise Invalid("standard output is a terminal, or prints JSON: use --output FILE", pointer="/output")
         found = await _named(engine, who.tenant, await ids.job(engine, who, job_id), artifact)
         if to is None:
             await _copy(engine, who.tenant, found, sys.stdout.buffer)

@@ -19,7 +19,7 @@ from interlock.engine.audit import MOST_AT_ONCE, MOST_LOG_ROWS
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
-app = App(name="audit", help="Prove what happened.")
+app = App(name="audit", help="Verify and export history.")
 NOTHING = Anywhere()
 AllTenants = Annotated[bool, Parameter(negative=(), help="not only the one tenant")]
 
@@ -28,11 +28,11 @@ AllTenants = Annotated[bool, Parameter(negative=(), help="not only the one tenan
 def verify(
     *,
     all_tenants: AllTenants = False,
-    limit: Annotated[int | None, Parameter(help="stop after so many jobs and tell where to go on")] = None,
-    cursor: Annotated[str | None, Parameter(help="where the run before has stopped")] = None,
+    limit: Annotated[int | None, Parameter(help="verify at most N jobs, then print a cursor")] = None,
+    cursor: Annotated[str | None, Parameter(help="continue from this cursor")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Recompute the chains of history and name the first row that does not fit. Exit code 7 if there is one."""
+    """Recompute all history chains and print the first row that does not verify. Exit code 7 if there is one."""
 
     async def command(engine: Engine, who: Principal) -> VerifiedPart:
         if not all_tenants:
@@ -48,9 +48,9 @@ def verify(
         output.as_json({("next_cursor" if name == "next" else name): value for name, value in facts.items()})
     else:
         seen = f"{output.counted(told.jobs, 'job')}, {output.counted(told.rows, 'row')}"
-        output.say(f"{seen}: {told.first_bad or 'every chain fits'}")
+        output.say(f"{seen}: {told.first_bad or 'all chains verify'}")
         if told.next is not None:
-            output.say(f"go on with --cursor {told.next}")
+            output.say(f"continue with --cursor {told.next}")
     if told.first_bad is not None:
         sys.exit(BAD_AUDIT)
 
@@ -88,7 +88,7 @@ async def _verify(engine: Engine, tenant: str, limit: int | None, cursor: str | 
 
 def _need_database(common: Anywhere) -> None:
     if common.server is not None:
-        raise Invalid("a server tells of one tenant only: see all of them on the --database", pointer="/server")
+        raise Invalid("a server verifies one tenant only: use --database for all tenants", pointer="/server")
 
 
 @app.command
@@ -130,7 +130,9 @@ def log(
 @app.command
 def export(
     *,
-    to: Annotated[Path | None, Parameter(name=["--output", "-o"], help="a file, there when it is whole")] = None,
+    to: Annotated[
+        Path | None, Parameter(name=["--output", "-o"], help="write to FILE (atomically) instead of standard output")
+    ] = None,
     all_tenants: AllTenants = False,
     common: Anywhere = NOTHING,
 ) -> None:

@@ -37,11 +37,11 @@ TEXT: Final = "x" * 71
 
 def bench(
     *,
-    jobs: Annotated[int, Parameter(help="how many are added and drained")] = 10_000,
-    concurrency: Annotated[int, Parameter(help="jobs that run at the same time")] = 100,
+    jobs: Annotated[int, Parameter(help="number of jobs to enqueue and drain")] = 10_000,
+    concurrency: Annotated[int, Parameter(help="jobs that run concurrently")] = 100,
     common: Common = NOTHING,
 ) -> None:
-    """Time adding and draining jobs that do nothing, and how soon a job starts.
+    """Measure enqueueing and draining of empty jobs, and the time until a job starts.
 
     On a new SQLite file in the directory for temporary files, or on the --database that is named, under a tenant of its
     own; what was added is deleted again.

@@ -13,7 +13,7 @@ from interlock import config
 from interlock.cli import output
 from interlock.cli.session import Common, guard
 
-app = App(name="config", help="See the settings in force.")
+app = App(name="config", help="Print the settings.")
 NOTHING = Common()
 MASK: Final = "***"
 
@@ -27,7 +27,7 @@ SECRET: Final = frozenset(
 
 @app.command
 def show(*, common: Common = NOTHING) -> None:
-    """Print every setting, its value with secrets masked, and where it was said."""
+    """Print all settings and their sources; secrets are masked."""
     flags = {"database": common.database, "tenant": common.tenant}
 
     async def command() -> dict[str, tuple[Any, str]]:

@@ -113,7 +113,9 @@ def faults(facts: dict[str, str]) -> list[str]:
     """A sentence for everything that is not as it must be."""
     wrong = not_right(facts)
     if facts.get("history_partitions", "none").startswith("missing"):
-        wrong.append(f"history_partitions: {facts['history_partitions']}; let a server run, whose upkeep makes them")
+        wrong.append(
+            f"history_partitions: {facts['history_partitions']}; start a server, whose maintenance creates them"
+        )
     if float(facts["clock_skew_seconds"]) > MOST_SKEW_SECONDS:
         wrong.append(
             f"the clock of the database differs from this machine's by {facts['clock_skew_seconds']} s: set one of them"

@@ -26,15 +26,15 @@ NOTHING = Anywhere()
 def tail(
     job_id: str | None = None,
     *,
-    after: Annotated[int, Parameter(help="only events of the job after this number")] = 0,
+    after: Annotated[int, Parameter(help="only events of the job after this seq")] = 0,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Print events as they are told: of one job until it has ended, or of all jobs from now on; JSON lines with --json.
+    """Print events as they arrive: of one job until it is terminal, or of all jobs. JSON lines with --json.
 
     Parameters
     ----------
     job_id
-        The job; without it the events of all jobs.
+        The job, by ID or its last 8 or more characters; default: all jobs.
     """
 
     async def command(engine: Engine, who: Principal) -> None:
@@ -51,10 +51,12 @@ def tail(
 def wait(
     job_id: str,
     *,
-    timeout: Annotated[float | None, Parameter(help="seconds to wait; not given = until it ends")] = None,
+    timeout: Annotated[
+        float | None, Parameter(help="maximum seconds to wait; default: until the job is terminal")
+    ] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Wait for a job to end and print its result. Exit code 6 if it ended otherwise than succeeded, or not in time."""
+    """Wait until a job is terminal and print its result. Exit code 6 if it did not succeed in time."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Job, int]:
         id = await ids.job(engine, who, job_id)
@@ -82,11 +84,11 @@ def wait(
 
 def _ending(job: Job) -> str:
     if job.status not in TERMINAL:
-        return f"job {job.id} has not ended yet, it is {job.status}"
+        return f"job {job.id} is not terminal yet: it is {job.status}"
     why = job.cancel_reason
     if job.error is not None:
         why = str(text.loads(job.error).get("message", ""))
-    return f"job {job.id} ended as {job.status}" + (f": {why}" if why else "")
+    return f"job {job.id} is {job.status}" + (f": {why}" if why else "")
 
 
 def _print(rows: list[EventRow], common: Anywhere, *, with_job: bool) -> None:

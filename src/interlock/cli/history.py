@@ -15,13 +15,13 @@ from interlock.errors import Invalid
 if TYPE_CHECKING:
     from interlock.storage.postgres.partitions import HistoryPart
 
-app = App(name="history", help="See the tables that history is kept in, and have them go whole when they are old.")
+app = App(name="history", help="List history partitions; partition the history table.")
 NOTHING = Common()
 
 
 @app.command(name="list")
 def list_(*, common: Common = NOTHING) -> None:
-    """Show the tables of history: of which jobs, how large, and what becomes of each."""
+    """List the partitions of history: their time range, size and state."""
 
     async def command() -> list[tuple[str | None, HistoryPart]]:
         from interlock.storage.postgres.store import PostgresStore
@@ -57,13 +57,13 @@ def list_(*, common: Common = NOTHING) -> None:
 @app.command
 def partition(
     *,
-    days: Annotated[float, Parameter(help="the jobs of so many days share a partition")],
+    days: Annotated[float, Parameter(help="days per partition")],
     common: Common = NOTHING,
 ) -> None:
-    """Partition history by the time of jobs, so that retention drops it whole. There is no way back.
+    """Partition the history table by the time of jobs, so that retention drops whole partitions. Irreversible.
 
-    Nothing is copied, and work goes on; twice everybody waits for a moment. Where history is partitioned already, those
-    to come have the new width. Of shards, each is partitioned; say --database for one. Connect as the owner.
+    No rows are copied and jobs continue; all writers wait twice for a moment. If history is already partitioned, new
+    partitions get the new width. All shards are partitioned, or one with --database. Connect as the owner.
     """
 
     async def command() -> list[tuple[str | None, bool]]:

@@ -24,7 +24,7 @@ from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 from interlock.shown import job_to_dict, listed_job_to_dict
 
-app = App(name="jobs", help="Add jobs, look at them, stop them and do them again.")
+app = App(name="jobs", help="Enqueue, inspect, cancel and redrive jobs.")
 NOTHING = Anywhere()
 EVENT_PAGE: Final = 200
 MAX_EVENTS: Final = 10_000
@@ -39,25 +39,25 @@ def add(
     delay: Annotated[float | None, Parameter(help="seconds before it may start")] = None,
     run_at: Annotated[datetime | None, Parameter(help="earliest start, with an offset: 2027-01-31T12:00:00Z")] = None,
     deadline: Annotated[datetime | None, Parameter(help="no run starts after this time")] = None,
-    timeout: Annotated[float | None, Parameter(help="seconds one run may take")] = None,
+    timeout: Annotated[float | None, Parameter(help="maximum seconds of one run")] = None,
     max_attempts: int | None = None,
-    agent: Annotated[str | None, Parameter(help="whom it is for, as KIND/ID")] = None,
-    key: Annotated[str | None, Parameter(help="idempotency key: the same call again answers the same job")] = None,
-    tag: Annotated[tuple[str, ...], Parameter(help="may be given several times")] = (),
-    requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; several = all")] = (),
+    agent: Annotated[str | None, Parameter(help="agent that the job runs for, as KIND/ID")] = None,
+    key: Annotated[str | None, Parameter(help="idempotency key: a repeated call returns the same job")] = None,
+    tag: Annotated[tuple[str, ...], Parameter(help="may be repeated")] = (),
+    requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; may be repeated")] = (),
     repository: str | None = None,
     affinity: str | None = None,
     parent: str | None = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Add one job.
+    """Enqueue one job.
 
     Parameters
     ----------
     type
-        What kind of job it is; names the function that will run.
+        The type, which names the task that runs the job.
     payload
-        JSON text, @FILE, or - for standard input. Kept byte for byte.
+        JSON text, @FILE, or - for standard input. Stored byte for byte.
     """
     values: dict[str, Any] = {
         "type": type, "payload": msgspec.Raw(payload_bytes(payload)), "priority": priority, "delay_seconds": delay,
@@ -77,26 +77,28 @@ def add(
     if common.json:
         output.as_json(job_to_dict(job, now=now) | {"replayed": replayed})
     else:
-        output.say(f"{job.id}{' (was there already)' if replayed else ''}")
+        output.say(f"{job.id}{' (replayed)' if replayed else ''}")
 
 
 def agent_name(text: str) -> wire.AgentName:
     kind, slash, id = text.partition("/")
     if not slash:
-        raise Invalid("an agent is named as KIND/ID, such as planner/7", pointer="/agent")
+        raise Invalid("agent is not KIND/ID: write it like planner/7", pointer="/agent")
     return wire.AgentName(kind, id)
 
 
 @app.command(name="list")
 def list_(
     *,
-    status: Annotated[tuple[Status, ...], Parameter(help="may be given several times")] = (),
+    status: Annotated[tuple[Status, ...], Parameter(help="may be repeated")] = (),
     type: str | None = None,
     worker: str | None = None,
     parent: str | None = None,
-    tag: Annotated[tuple[str, ...], Parameter(help="several = all of them")] = (),
-    agent: Annotated[str | None, Parameter(help="only those for this agent, as KIND/ID")] = None,
-    stale: Annotated[float | None, Parameter(help="only running jobs not heard of for so many seconds")] = None,
+    tag: Annotated[tuple[str, ...], Parameter(help="may be repeated; all must match")] = (),
+    agent: Annotated[str | None, Parameter(help="only jobs of this agent, as KIND/ID")] = None,
+    stale: Annotated[
+        float | None, Parameter(help="only running jobs without a heartbeat for this many seconds")
+    ] = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
@@ -289,7 +291,7 @@ def _print_waiting(common: Anywhere, job: Job, now: int) -> None:
 
 @app.command
 def why(job_id: str, *, common: Anywhere = NOTHING) -> None:
-    """Say what keeps a job from running."""
+    """Explain why a job is not running."""
 
     async def command(engine: Engine, who: Principal) -> Why:
         return await engine.why.of(who.tenant, await ids.job(engine, who, job_id))
@@ -310,5 +312,5 @@ def payload_bytes(given: str) -> bytes:
         try:
             return Path(given[1:]).read_bytes()
         except OSError as error:
-            raise Invalid(f"the payload file cannot be read: {error}", pointer="/payload") from error
+            raise Invalid(f"cannot read the payload file: {error}", pointer="/payload") from error
     return given.encode("utf-8", "surrogateescape")

@@ -39,7 +39,7 @@ from interlock.cli import (
 from interlock.cli.session import FAILED, NOBODY_READS, USAGE, Common, give_up, guard
 from interlock.errors import Error
 
-ELSEWHERE = "this works where the database is and cannot ask a server: say --database"
+ELSEWHERE = "this command works on a database only: use --database instead of --server"
 
 
 def in_words(error: cyclopts.CycloptsError) -> object:
@@ -50,7 +50,7 @@ def in_words(error: cyclopts.CycloptsError) -> object:
 def _ours(error: cyclopts.CycloptsError) -> str | None:
     """A usage error in a sentence of our own, where we have a better one."""
     if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
-        return f"There is no command or argument {error.unused_tokens[0]!r} here; see --help."
+        return f"unknown command or argument {error.unused_tokens[0]!r}: see --help"
     return None
 
 
@@ -83,7 +83,7 @@ app.command(doctor.doctor)
 app.command(bench.bench)
 # By name: a web server takes its time to be loaded.
 app.command("interlock.cli.serve:app", name="serve", help="Serve the HTTP API until SIGTERM or SIGINT.")
-app.command("interlock.cli.up:app", name="up", help="Try it: server, worker and a demo in one process on SQLite.")
+app.command("interlock.cli.up:app", name="up", help="Run server, worker and a demo in one process on SQLite.")
 app.command("interlock.cli.mcp:app", name="mcp", help="Serve tools for agents (MCP) on standard input and output.")
 app.command(worker.app)
 NOTHING = Common()
@@ -91,7 +91,7 @@ NOTHING = Common()
 
 @app.command
 def migrate(*, common: Common = NOTHING) -> None:
-    """Bring the database up to date. On PostgreSQL, connect as the owner of the schema."""
+    """Apply missing schema migrations. On PostgreSQL, connect as the owner of the schema."""
 
     async def command() -> list[str]:
         return await assemble.migrate_all(common.settings)
@@ -100,7 +100,7 @@ def migrate(*, common: Common = NOTHING) -> None:
     if common.json:
         output.as_json({"applied": applied})
     else:
-        output.say("applied " + ", ".join(applied) if applied else "nothing to do, the schema is up to date")
+        output.say("applied " + ", ".join(applied) if applied else "nothing to apply, the schema is up to date")
 
 
 def main() -> None:
@@ -142,7 +142,7 @@ def _told_to_somebody() -> Iterator[None]:
         # The interpreter would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not is_unread:
-            print(f"interlock: the output cannot be written: {error.strerror}", file=sys.stderr)
+            print(f"interlock: cannot write the output: {error.strerror}", file=sys.stderr)
         sys.exit(NOBODY_READS if is_unread else FAILED)
 
 

@@ -32,9 +32,9 @@ PATIENCE_SECONDS: Final = 20.0  # less than clients wait for a tool
 @app.default
 def mcp(
     *,
-    role: Annotated[tuple[str, ...], Parameter(help="offer only what this role may do; several times")] = (),
-    server: Annotated[str | None, Parameter(help="do it on this server, not on a database")] = None,
-    token_file: Annotated[Path | None, Parameter(help="file with the token for it; else INTERLOCK_TOKEN")] = None,
+    role: Annotated[tuple[str, ...], Parameter(help="offer only the tools of this role; may be repeated")] = (),
+    server: Annotated[str | None, Parameter(help="use this server instead of a database")] = None,
+    token_file: Annotated[Path | None, Parameter(help="file that contains the token; default: INTERLOCK_TOKEN")] = None,
     common: Common = NOTHING,
 ) -> None:
     """Serve tools for agents (MCP) on standard input and output, until the input ends or SIGTERM."""
@@ -42,11 +42,11 @@ def mcp(
     async def run() -> None:
         need_mcp()
         if unknown := sorted({*role} - ROLES):
-            raise Invalid(f"there is no role {unknown[0]!r}, only {', '.join(sorted(ROLES))}", pointer="/role")
+            raise Invalid(f"unknown role {unknown[0]!r}: expected {', '.join(sorted(ROLES))}", pointer="/role")
         wanted = frozenset(role) or ROLES
         if server is None:
             if token_file is not None:
-                raise Invalid("a token goes with a server: name it with --server", pointer="/token")
+                raise Invalid("--token-file requires --server", pointer="/token")
             await _on_a_database(common, wanted)
         else:
             await _before_a_server(server, token_of(token_file), wanted)
@@ -125,7 +125,7 @@ class Outside:
             await asyncio.wait({sending, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 return sending.result()
-            raise Unavailable("nobody waits any more: this process stops")
+            raise Unavailable("this process is shutting down")
         finally:
             sending.cancel()
             stopping.cancel()

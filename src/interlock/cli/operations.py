@@ -25,9 +25,9 @@ from interlock.errors import Invalid
 from interlock.shown import job_to_dict
 
 NOTHING = Anywhere()
-Reason = Annotated[str | None, Parameter(help="why; kept in the history of the job")]
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="do not ask")]
-DryRun = Annotated[bool, Parameter(negative=(), help="only tell how many they would be")]
+Reason = Annotated[str | None, Parameter(help="reason, kept in the history")]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="skip the confirmation prompt")]
+DryRun = Annotated[bool, Parameter(negative=(), help="show how many jobs would be affected")]
 
 
 @Parameter(name="*")
@@ -35,12 +35,12 @@ DryRun = Annotated[bool, Parameter(negative=(), help="only tell how many they wo
 class Which:
     """Which jobs, where they are not named: those that fit everything that is said."""
 
-    status: Annotated[tuple[Status, ...], Parameter(help="may be given several times")] = ()
+    status: Annotated[tuple[Status, ...], Parameter(help="may be repeated")] = ()
     type: str | None = None
-    agent: Annotated[str | None, Parameter(help="for whom, as KIND/ID")] = None
+    agent: Annotated[str | None, Parameter(help="agent, as KIND/ID")] = None
     worker: str | None = None
     parent: str | None = None
-    tag: Annotated[tuple[str, ...], Parameter(help="several = all of them")] = ()
+    tag: Annotated[tuple[str, ...], Parameter(help="may be repeated; all must match")] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
 
@@ -62,30 +62,30 @@ class Which:
 
 
 ANY = Which()
-NOT_BOTH = "name jobs, or say by filters which ones; not both"
+NOT_BOTH = "give either IDs or filters, not both"
 
 
 @jobs.app.command
 def cancel(
     *ids: str,
     reason: Reason = None,
-    force: Annotated[bool, Parameter(negative=(), help="take the lease away at once")] = False,
-    cascade: Annotated[bool, Parameter(negative=(), help="with every job under it")] = False,
+    force: Annotated[bool, Parameter(negative=(), help="revoke the lease immediately")] = False,
+    cascade: Annotated[bool, Parameter(negative=(), help="also cancel all descendants")] = False,
     which: Which = ANY,
     dry_run: DryRun = False,
     yes: Yes = False,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Stop jobs: at once unless they run, then by request, or by force.
+    """Cancel jobs. A running job stops when its worker acknowledges, or immediately with --force.
 
     Parameters
     ----------
     ids
-        The jobs; without any, those that the filters find.
+        The jobs, by ID or its last 8 or more characters; without any, those that match the filters.
     """
     if len(ids) != 1 or dry_run:
         if cascade:
-            _refuse(common, "--cascade takes one job")
+            _refuse(common, "--cascade requires exactly one job")
         _many(common, Action.CANCEL, ids, which, dry_run=dry_run, yes=yes, reason=reason, force=force)
         return
     if which != ANY:
@@ -101,13 +101,13 @@ def cancel(
     if common.json:
         output.as_json({"id": receipt.id, "status": receipt.status, "version": receipt.version, "descendants": below})
         return
-    said = "asked to stop" if receipt.status is Status.RUNNING else str(receipt.status)
-    output.say(f"{receipt.id}: {said}" + (f", and {below} under it" if cascade else ""))
+    said = "cancel requested" if receipt.status is Status.RUNNING else str(receipt.status)
+    output.say(f"{receipt.id}: {said}" + (f", and {below} descendants" if cascade else ""))
 
 
 @jobs.app.command
 def revoke(job_id: str, *, reason: Reason = None, common: Anywhere = NOTHING) -> None:
-    """End a lease now, as if it had expired: the job is tried again, if it may be."""
+    """End a lease now, as if it had expired: the job is retried if attempts are left."""
 
     async def command(engine: Engine, who: Principal) -> Receipt:
         return await engine.jobs.revoke(who, await short.job(engine, who, job_id), reason=reason)
@@ -122,25 +122,28 @@ def revoke(job_id: str, *, reason: Reason = None, common: Anywhere = NOTHING) ->
 @jobs.app.command
 def redrive(
     *ids: str,
-    origin: Annotated[str, Parameter(name="--from", help="start, checkpoint, or the step to go on after")] = START,
+    origin: Annotated[str, Parameter(name="--from", help="start, checkpoint, or the step to continue after")] = START,
     priority: int | None = None,
     delay: Annotated[float | None, Parameter(help="seconds before it may start")] = None,
     run_at: datetime | None = None,
     max_attempts: int | None = None,
-    retag: Annotated[tuple[str, ...] | None, Parameter(help="its tags instead of the old ones")] = None,
-    payload: Annotated[str | None, Parameter(help="another payload: JSON text, @FILE or -")] = None,
-    key: Annotated[str | None, Parameter(help="the same call again answers the same job")] = None,
+    retag: Annotated[
+        tuple[str, ...] | None, Parameter(help="tags of the new job, instead of the old ones; may be repeated")
+    ] = None,
+    payload: Annotated[str | None, Parameter(help="payload of the new job: JSON text, @FILE or -")] = None,
+    key: Annotated[str | None, Parameter(help="idempotency key: a repeated call returns the same job")] = None,
     which: Which = ANY,
     dry_run: DryRun = False,
     yes: Yes = False,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Do ended jobs again, each by a new job. Of many, those that were redriven before are passed over.
+    """Create a new job from each terminal job. In bulk, jobs that were redriven before are skipped.
 
     Parameters
     ----------
     ids
-        The jobs; without any, those that the filters find. Where to begin and what to change can be said for one.
+        The jobs, by ID or its last 8 or more characters; without any, those that match the filters. Options
+        that change the new job require exactly one.
     """
     wishes: dict[str, Any] = {
         "priority": priority, "delay_seconds": delay, "run_at": run_at, "max_attempts": max_attempts, "tags": retag,
@@ -149,7 +152,7 @@ def redrive(
     said = {name: value for name, value in wishes.items() if value is not None}
     if len(ids) != 1 or dry_run:
         if said or origin != START:
-            _refuse(common, "what a redriven job has otherwise, and where it begins, is said for one job at a time")
+            _refuse(common, "--from and options that change the new job require exactly one job")
         _many(common, Action.REDRIVE, ids, which, dry_run=dry_run, yes=yes)
         return
     if which != ANY:
@@ -165,17 +168,17 @@ def redrive(
     if common.json:
         output.as_json(job_to_dict(job, now=now) | {"replayed": replayed})
     else:
-        output.say(f"{job.id}{' (was there already)' if replayed else ''}")
+        output.say(f"{job.id}{' (replayed)' if replayed else ''}")
 
 
 def prune(
     *,
-    days: Annotated[float, Parameter(help="delete what ended more than so many days ago")],
+    days: Annotated[float, Parameter(help="delete jobs that finished more than this many days ago")],
     dry_run: DryRun = False,
     yes: Yes = False,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Delete ended jobs with all they own: history, steps, events, approvals, artifacts. There is no way back."""
+    """Delete terminal jobs with their history, steps, events, approvals and artifacts. This is irreversible."""
 
     async def command(engine: Engine, who: Principal, dry_run: bool) -> Pruned:
         deleted, after_seq = 0, 0
@@ -191,7 +194,7 @@ def prune(
     if not dry_run and not yes:
         found = run(common, lambda engine, who: command(engine, who, True)).deleted
         whose = "on the server" if common.server is not None else f"of tenant {common.who.tenant}"
-        _confirm(common, f"delete {output.counted(found, 'job')} {whose} for good")
+        _confirm(common, f"delete {output.counted(found, 'job')} {whose} permanently")
     done = run(common, lambda engine, who: command(engine, who, dry_run))
     if common.json:
         output.as_json({"deleted": 0 if dry_run else done.deleted, "matched": done.deleted, "more": done.more})
@@ -261,9 +264,9 @@ async def _all_that_fit(filter: Filter, act: Callable[[Filter], Awaitable[Bulk]]
 def _confirm(common: Anywhere, what: str) -> None:
     """Ask a person; whoever cannot be asked has to say --yes."""
     if not sys.stdin.isatty() or common.json:
-        _refuse(common, f"this would {what}; say --yes to do it, or --dry-run to see how many they are")
+        _refuse(common, f"this would {what}: use --yes to confirm, or --dry-run to count the jobs")
     if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
-        _refuse(common, "nothing was done")
+        _refuse(common, "cancelled, nothing was changed")
 
 
 def _refuse(common: Anywhere, why: str) -> NoReturn:

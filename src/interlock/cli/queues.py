@@ -13,7 +13,7 @@ from interlock.domain.principal import Principal
 from interlock.domain.registry import QueueStats
 from interlock.engine.engine import Engine
 
-app = App(name="queues", help="See how many jobs of each type are where; pause and resume types.")
+app = App(name="queues", help="Count jobs by type; pause and resume types.")
 NOTHING = Anywhere()
 COUNTS = ("ready", "delayed", "blocked", "in_progress", "waiting_for_approval", "dead_letter")
 
@@ -62,10 +62,10 @@ def show(type: str, *, common: Anywhere = NOTHING) -> None:
 def pause(
     type: str,
     *,
-    reason: Annotated[str | None, Parameter(help="why; shown to whoever asks")] = None,
+    reason: Annotated[str | None, Parameter(help="reason, shown with the queue and by `jobs why`")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Hand out no more jobs of this type until it is resumed; running jobs go on."""
+    """Stop leasing jobs of this type; running jobs continue."""
 
     async def command(engine: Engine, who: Principal) -> None:
         await engine.jobs.pause(who, type, reason=reason)
@@ -76,7 +76,7 @@ def pause(
 
 @app.command
 def resume(type: str, *, common: Anywhere = NOTHING) -> None:
-    """Hand out jobs of this type again."""
+    """Lease jobs of this type again."""
 
     async def command(engine: Engine, who: Principal) -> None:
         await engine.jobs.resume(who, type)

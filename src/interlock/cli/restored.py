@@ -19,7 +19,7 @@ QUESTION = "end the leases of all running jobs of all tenants, as after a restor
 
 def restored(
     *,
-    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="do not ask, on a terminal")] = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="skip the confirmation prompt")] = False,
     common: Common = NOTHING,
 ) -> None:
     """Void every lease from before a restore. Run it after a backup was restored, before servers and workers start.
@@ -28,7 +28,7 @@ def restored(
     as the owner of the schema.
     """
     if sys.stdin.isatty() and not yes and input(QUESTION).strip().lower() not in ("y", "yes"):
-        print("interlock: nothing was done", file=sys.stderr)
+        print("interlock: cancelled, nothing was changed", file=sys.stderr)
         sys.exit(REFUSED)
 
     async def command(engine: Engine, who: Principal) -> Restored:

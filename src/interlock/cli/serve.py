@@ -40,10 +40,10 @@ def serve(
     *,
     host: Annotated[str | None, Parameter(help="address to listen on (INTERLOCK_HOST)")] = None,
     port: Annotated[int | None, Parameter(help="port to listen on; 0 for a free one (INTERLOCK_PORT)")] = None,
-    auth: Annotated[str | None, Parameter(help="off, or tokens, jwt, or both between commas (INTERLOCK_AUTH)")] = None,
+    auth: Annotated[str | None, Parameter(help="off, tokens, jwt, or tokens,jwt (INTERLOCK_AUTH)")] = None,
     common: Common = NOTHING,
 ) -> None:
-    """Serve the HTTP API until SIGTERM or SIGINT; requests under way are answered first."""
+    """Serve the HTTP API until SIGTERM or SIGINT; requests in flight are completed first."""
     flags = {"database": common.database, "tenant": common.tenant, "host": host, "port": port, "auth": auth}
 
     async def run() -> None:
@@ -125,12 +125,12 @@ def only_server_of(database: str) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            busy = f"another process serves {database} already; stop that one, or name another file with --database"
+            busy = f"another process already serves {database}: stop it, or use another file with --database"
             raise Invalid(busy, pointer="/database") from None
         yield
 
 
 def _say_where(url: str, settings: Settings) -> None:
-    open_to_all = "" if settings.auth else " without auth: whoever is on this machine may do everything"
+    open_to_all = "" if settings.auth else " without authentication: every local user has full access"
     output.say(f"interlock serves {url}{open_to_all}")
     sys.stdout.flush()

@@ -41,8 +41,8 @@ class Common:
     """Options that every command takes."""
 
     database: Annotated[str | None, Parameter(help="sqlite:///PATH or postgresql://… (INTERLOCK_DATABASE)")] = None
-    tenant: Annotated[str | None, Parameter(help="whose jobs (INTERLOCK_TENANT)")] = None
-    json: Annotated[bool, Parameter(negative=(), help="print JSON for programs")] = False
+    tenant: Annotated[str | None, Parameter(help="tenant (INTERLOCK_TENANT)")] = None
+    json: Annotated[bool, Parameter(negative=(), help="print JSON")] = False
 
     @property
     def settings(self) -> Settings:
@@ -59,8 +59,8 @@ class Common:
 class Anywhere(Common):
     """The same for commands that a server can answer too."""
 
-    server: Annotated[str | None, Parameter(help="ask this server, https://HOST, not a database")] = None
-    token_file: Annotated[Path | None, Parameter(help="file with the token for it; else INTERLOCK_TOKEN")] = None
+    server: Annotated[str | None, Parameter(help="use this server, https://HOST, instead of a database")] = None
+    token_file: Annotated[Path | None, Parameter(help="file that contains the token; default: INTERLOCK_TOKEN")] = None
 
 
 Action = Callable[[Engine, Principal], Awaitable[T]]
@@ -85,12 +85,12 @@ def _is_remote(common: Anywhere) -> bool:
     """Whether a server is named; options that exclude each other are rejected."""
     if common.server is None:
         if common.token_file is not None:
-            raise Invalid("a token goes with a server: name it with --server", pointer="/token")
+            raise Invalid("--token-file requires --server", pointer="/token")
         return False
     if common.database is not None:
-        raise Invalid("say --server or --database, not both", pointer="/server")
+        raise Invalid("--server and --database are mutually exclusive", pointer="/server")
     if common.tenant is not None:
-        raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")
+        raise Invalid("tenant is determined by the token: omit --tenant", pointer="/tenant")
     return True
 
 
@@ -121,7 +121,7 @@ def token_of(file: Path | None) -> str | None:
             return token
         raise Invalid(f"token file {file} is empty: write the token into it", pointer="/token")
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{file} cannot be read as a token: {error}", pointer="/token") from None
+        raise Invalid(f"cannot read the token from {file}: {error}", pointer="/token") from None
 
 
 def guard(

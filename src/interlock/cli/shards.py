@@ -14,13 +14,13 @@ from interlock.errors import Invalid, SchemaMismatch, Unavailable
 if TYPE_CHECKING:
     from interlock.storage.postgres.store import PostgresStore
 
-app = App(name="shards", help="See the databases that share the work, add one, and move tenants between them.")
+app = App(name="shards", help="List and add shards; move tenants between them.")
 NOTHING = Common()
 
 
 @app.command(name="list")
 def list_(*, common: Common = NOTHING) -> None:
-    """Show the shards of the settings, how many tenants live on each, whether it answers, and who is being moved."""
+    """List the shards of the settings, their number of tenants, whether they respond, and unfinished moves."""
 
     async def command() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         addresses = _addresses(common)
@@ -52,7 +52,7 @@ def list_(*, common: Common = NOTHING) -> None:
     )
     for move in moving:
         output.say(
-            f"{move['tenant']}: lives on {move['shard']}, {move['phase']} "
+            f"{move['tenant']}: on {move['shard']}, {move['phase']} "
             f"({'to' if move['phase'] == 'copying' else 'from'} {move['other']}); "
             "if no move is running, start it again to finish it"
         )
@@ -60,7 +60,7 @@ def list_(*, common: Common = NOTHING) -> None:
 
 @app.command
 def add(name: str, *, common: Common = NOTHING) -> None:
-    """Make a database of the settings a shard. The first one added keeps the directory. Connect as the owner."""
+    """Add a database of the settings as a shard. The first shard holds the directory. Connect as the owner."""
 
     async def command() -> int:
         from interlock.storage.shards.joining import add_shard
@@ -77,11 +77,11 @@ def add(name: str, *, common: Common = NOTHING) -> None:
 @app.command
 def move(
     tenant: str,
-    shard: Annotated[str, Parameter(help="where the tenant is to live")],
+    shard: Annotated[str, Parameter(help="target shard")],
     *,
     common: Common = NOTHING,
 ) -> None:
-    """Move a tenant to another shard while its work goes on. Started again, it goes on where it was interrupted.
+    """Move a tenant to another shard while its jobs continue. A repeated call resumes an interrupted move.
 
     Connect to both databases as a superuser: rows are copied as they are, past the triggers that guard them.
     """
@@ -91,8 +91,8 @@ def move(
 
         if common.settings.shard_supplier is not None:
             raise Invalid(
-                f"the shard supplier {common.settings.shard_supplier!r} says who lives where; only tenants that "
-                "the directory places can be moved",
+                f"the shard supplier {common.settings.shard_supplier!r} places tenants: only tenants placed by the "
+                "directory can be moved",
                 pointer="/shard_supplier",
             )
         with output.progress("copied", unit="steps") as tell:
@@ -110,8 +110,8 @@ def move(
         output.as_json(done)
     else:
         moved = f"{output.counted(done['jobs'], 'job')} and {output.counted(done['rows'], 'row')} of history"
-        along = f": {moved} came along" if done["jobs"] else ""
-        output.say(f"{done['tenant']} lives on {done['target']}{along}")
+        along = f", moved {moved}" if done["jobs"] else ""
+        output.say(f"{done['tenant']}: on {done['target']}{along}")
 
 
 def _addresses(common: Common) -> Mapping[str, str]:

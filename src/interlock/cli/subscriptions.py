@@ -14,9 +14,9 @@ from interlock.domain.webhook import Delivery, DeliveryFilter, DeliveryStatus, M
 from interlock.engine.engine import Engine
 from interlock.engine.webhooks import Created, SubscriptionRequest, delivery_to_dict, subscription_to_dict
 
-app = App(name="subscriptions", help="Say who is told of what by webhooks, and see what became of telling them.")
+app = App(name="subscriptions", help="Manage webhook subscriptions and inspect deliveries.")
 NOTHING = Anywhere()
-ExpiresIn = Annotated[float | None, Parameter(help="seconds until it ends; not given = never")]
+ExpiresIn = Annotated[float | None, Parameter(help="seconds until it expires; default: never")]
 Limit = Annotated[int, Parameter(help="1 to 200")]
 
 
@@ -25,16 +25,16 @@ def create(
     url: str,
     *,
     event: Annotated[
-        tuple[str, ...], Parameter(help="job.succeeded, queue.ready, approval.requested …; several times")
+        tuple[str, ...], Parameter(help="job.succeeded, queue.ready, approval.requested …; may be repeated")
     ],
-    type: Annotated[tuple[str, ...], Parameter(help="only jobs of this type; several times; none given = all")] = (),
-    group: Annotated[str | None, Parameter(help="one member of the group is told, in turn")] = None,
-    min_interval: Annotated[float, Parameter(help="seconds between two messages; bursts are folded")] = 0.0,
+    type: Annotated[tuple[str, ...], Parameter(help="only jobs of this type; may be repeated; default: all")] = (),
+    group: Annotated[str | None, Parameter(help="deliver to one member of this group, round-robin")] = None,
+    min_interval: Annotated[float, Parameter(help="minimum seconds between deliveries; bursts are coalesced")] = 0.0,
     expires_in: ExpiresIn = None,
-    key: Annotated[str | None, Parameter(help="the same call again answers the same subscription")] = None,
+    key: Annotated[str | None, Parameter(help="idempotency key: a repeated call returns the same subscription")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Tell a URL of events. The secret that signs the messages is printed, the only time it is shown."""
+    """Create a subscription and print its signing secret (shown only once)."""
     request = SubscriptionRequest(
         url=url,
         events=list(event),
@@ -54,7 +54,7 @@ def create(
         shown = subscription_to_dict(made.subscription, now=now)
         output.as_json(shown | {"secret": made.secret, "replayed": made.replayed})
     else:
-        output.say(f"{made.subscription.id} {made.secret or '(was there already)'}")
+        output.say(f"{made.subscription.id} {made.secret or '(replayed)'}")
 
 
 @app.default
@@ -62,7 +62,7 @@ def create(
 def list_(
     *,
     limit: Limit = 50,
-    before: Annotated[str | None, Parameter(help="only those older than this id, to page on")] = None,
+    before: Annotated[str | None, Parameter(help="only subscriptions older than this ID, to page on")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
     """List subscriptions, newest first, without their secrets."""
@@ -101,7 +101,7 @@ def show(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
 
 @app.command
 def delete(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
-    """Tell no more; what was on its way is dropped."""
+    """Delete a subscription and its pending deliveries."""
 
     async def command(engine: Engine, who: Principal) -> str:
         id = await ids.subscription(engine, who, subscription_id)
@@ -117,7 +117,7 @@ def delete(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
 
 @app.command
 def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Anywhere = NOTHING) -> None:
-    """Go on telling, for so long or without end; also after it had ended."""
+    """Extend a subscription, or re-enable a disabled one."""
 
     async def command(engine: Engine, who: Principal) -> tuple[Subscription, int]:
         id = await ids.subscription(engine, who, subscription_id)
@@ -129,7 +129,7 @@ def renew(subscription_id: str, *, expires_in: ExpiresIn = None, common: Anywher
 
 @app.command
 def rotate(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
-    """Make a new secret and print it, the only time it is shown; for a day the old one signs too."""
+    """Create a new signing secret and print it (shown only once). For a day the old one signs too."""
 
     async def command(engine: Engine, who: Principal) -> str:
         return await engine.webhooks.rotate(who, await ids.subscription(engine, who, subscription_id))
@@ -145,13 +145,13 @@ def rotate(subscription_id: str, *, common: Anywhere = NOTHING) -> None:
 def deliveries(
     subscription_id: str | None = None,
     *,
-    job: Annotated[str | None, Parameter(help="only those about this job")] = None,
-    status: Annotated[DeliveryStatus | None, Parameter(help="whatever their status if not said")] = None,
+    job: Annotated[str | None, Parameter(help="only deliveries about this job")] = None,
+    status: Annotated[DeliveryStatus | None, Parameter(help="filter by status (default: any)")] = None,
     limit: Limit = 50,
-    before: Annotated[str | None, Parameter(help="only those older than this id, to page on")] = None,
+    before: Annotated[str | None, Parameter(help="only deliveries older than this ID, to page on")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """List what was sent, newest first: to one subscription, or to all."""
+    """List deliveries, newest first: of one subscription, or of all."""
 
     async def command(engine: Engine, who: Principal) -> list[Delivery]:
         to = None if subscription_id is None else await ids.subscription(engine, who, subscription_id)
@@ -168,14 +168,14 @@ def deliveries(
         output.say("no deliveries")
     else:
         output.table(
-            ("id", "event", "job", "status", "tries", "answer", "error"),
+            ("id", "event", "job", "status", "attempts", "response", "error"),
             ((d.id, d.event, d.job_id, d.status, d.attempts, d.last_status_code, d.last_error) for d in found),
         )
 
 
 @app.command
 def redeliver(delivery_id: str, *, common: Anywhere = NOTHING) -> None:
-    """Send a delivery again, with the same id and body; a running server does it."""
+    """Redeliver with the same ID and body. A running server sends it."""
 
     async def command(engine: Engine, who: Principal) -> Delivery:
         return await engine.webhooks.redeliver(who, await ids.delivery(engine, who, delivery_id))

@@ -14,24 +14,30 @@ from interlock.domain.token import Token
 from interlock.engine.engine import Engine
 from interlock.engine.tokens import Minted
 
-app = App(name="tokens", help="Make, list and revoke bearer tokens.")
+app = App(name="tokens", help="Create, list and revoke bearer tokens.")
 NOTHING = Anywhere()
 
 
 @app.command
 def create(
     *,
-    role: Annotated[tuple[str, ...], Parameter(help="read, produce, work, operate, approve, admin; several times")],
-    description: Annotated[str | None, Parameter(help="what it is for")] = None,
-    worker_id: Annotated[str | None, Parameter(help="the worker it belongs to; with the role work")] = None,
-    type: Annotated[tuple[str, ...], Parameter(help="a job type its worker may claim; none given = any")] = (),
-    repository: Annotated[tuple[str, ...], Parameter(help="likewise a repository")] = (),
-    capability: Annotated[tuple[str, ...], Parameter(help="what its worker can do; none given = nothing")] = (),
-    expires_in: Annotated[float | None, Parameter(help="seconds until it ends; not given = never")] = None,
-    key: Annotated[str | None, Parameter(help="a name for this call, so that a repeat makes no second token")] = None,
+    role: Annotated[tuple[str, ...], Parameter(help="read, produce, work, operate, approve or admin; may be repeated")],
+    description: Annotated[str | None, Parameter(help="description")] = None,
+    worker_id: Annotated[str | None, Parameter(help="worker ID; requires the role work")] = None,
+    type: Annotated[
+        tuple[str, ...], Parameter(help="type that the worker may claim; may be repeated; default: any")
+    ] = (),
+    repository: Annotated[
+        tuple[str, ...], Parameter(help="repository that the worker may claim; may be repeated; default: any")
+    ] = (),
+    capability: Annotated[
+        tuple[str, ...], Parameter(help="capability of the worker; may be repeated; default: none")
+    ] = (),
+    expires_in: Annotated[float | None, Parameter(help="seconds until it expires; default: never")] = None,
+    key: Annotated[str | None, Parameter(help="idempotency key: a repeated call creates no second token")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Make a token for the tenant and print its text, the only time it is shown."""
+    """Create a token for the tenant and print it (shown only once)."""
     request = wire.TokenRequest(
         roles=list(role),
         description=description,
@@ -59,10 +65,10 @@ def create(
 def list_(
     *,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
-    before: Annotated[str | None, Parameter(help="only tokens older than this id, to page on")] = None,
+    before: Annotated[str | None, Parameter(help="only tokens older than this ID, to page on")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """List the tokens of the tenant, newest first; never their text."""
+    """List the tokens of the tenant, newest first, without their secrets."""
 
     async def command(engine: Engine, who: Principal) -> tuple[list[Token], int]:
         last = None if before is None else await ids.token(engine, who, before)
@@ -86,7 +92,7 @@ def list_(
 
 @app.command
 def revoke(token_id: str, *, common: Anywhere = NOTHING) -> None:
-    """End a token for good; it is refused everywhere within a second."""
+    """Revoke a token; all servers reject it within a second."""
 
     async def command(engine: Engine, who: Principal) -> Token:
         return await engine.tokens.revoke(who, await ids.token(engine, who, token_id))

@@ -16,16 +16,14 @@ from interlock.domain.registry import JobType
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
 
-app = App(
-    name="types", help="Register types: the JSON Schema of their payload, what workers must be able to do, defaults."
-)
+app = App(name="types", help="Manage registered types: payload schema, required capabilities, defaults.")
 NOTHING = Anywhere()
 
 
 @app.default
 @app.command(name="list")
 def list_(*, common: Anywhere = NOTHING) -> None:
-    """Show every registered type."""
+    """List registered types."""
 
     async def command(engine: Engine, who: Principal) -> list[JobType]:
         return await engine.registry.types(who.tenant)
@@ -52,7 +50,7 @@ def list_(*, common: Anywhere = NOTHING) -> None:
 
 @app.command
 def show(name: str, *, common: Anywhere = NOTHING) -> None:
-    """Show one type whole."""
+    """Show one registered type."""
 
     async def command(engine: Engine, who: Principal) -> JobType:
         return await engine.registry.type(who.tenant, name)
@@ -69,11 +67,11 @@ def set_(
     name: str,
     *,
     schema: Annotated[str | None, Parameter(help="JSON text, @FILE, or - for standard input")] = None,
-    requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; several = all")] = (),
+    requires: Annotated[tuple[str, ...], Parameter(help="capability a worker must have; may be repeated")] = (),
     defaults: Annotated[str | None, Parameter(help="JSON: max_attempts, priority, timeout_seconds, backoff …")] = None,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Register a type or change it. From then on every payload must fit the schema."""
+    """Create or update a type. New payloads must be valid against its schema."""
 
     async def command(engine: Engine, who: Principal) -> JobType:
         values: dict[str, Any] = {} if defaults is None else wire.json_object(defaults, what="defaults")
@@ -89,7 +87,7 @@ def set_(
 
 @app.command
 def delete(name: str, *, common: Anywhere = NOTHING) -> None:
-    """Forget a type; its jobs stay, and new ones are no longer checked."""
+    """Delete a registered type. Its jobs stay; payloads are no longer validated."""
 
     async def command(engine: Engine, who: Principal) -> None:
         await engine.registry.delete_type(who, name)
@@ -109,4 +107,4 @@ def _text(value: str) -> str:
     try:
         return Path(value[1:]).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{value[1:]} cannot be read: {error}", pointer="/schema") from error
+        raise Invalid(f"cannot read {value[1:]}: {error}", pointer="/schema") from error

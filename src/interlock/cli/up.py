@@ -36,7 +36,7 @@ NOTHING = Common()
 LOOPBACK: Final = "127.0.0.1"
 GRACE_SECONDS: Final = 5.0
 INTRODUCTION: Final = """
-interlock serves {url} from {file}, without auth: whoever is on this machine may do everything.
+interlock serves {url} from {file} without authentication: every local user has full access.
 The dashboard is at {url}/ in a browser. In another terminal, try:
 
 {commands}
@@ -49,7 +49,7 @@ TO_TRY: Final = ("jobs list", "jobs show ID", "jobs why ID", "approvals list")
 
 @app.default
 def up(
-    target: Annotated[str | None, Parameter(help="your own app, as MODULE:APP, in place of the demo")] = None,
+    target: Annotated[str | None, Parameter(help="app to run instead of the demo, as MODULE:APP")] = None,
     *,
     port: Annotated[int | None, Parameter(help="port to listen on; 0 for a free one (INTERLOCK_PORT)")] = None,
     common: Common = NOTHING,
@@ -88,7 +88,7 @@ async def _up(settings: Settings, tasks: Tasks) -> None:
             server = Server(await serve.application(engine, settings), listening)
             _introduce(url_of(listening), settings, command)
             await _serve_beside(server, Narrator(engine.reads, settings.tenant, command).tell(), _work(tasks, settings))
-    output.say("stopped; what is not done yet goes on with the next start")
+    output.say("stopped; unfinished jobs resume at the next start")
 
 
 async def _serve_beside(server: Server, *others: Coroutine[Any, Any, None]) -> None:

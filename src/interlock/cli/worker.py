@@ -50,34 +50,34 @@ class Order:
 
 @app.default
 def worker(
-    target: Annotated[str, Parameter(help="where the app is, as MODULE:APP")],
+    target: Annotated[str, Parameter(help="the app, as MODULE:APP")],
     *,
-    concurrency: Annotated[int, Parameter(help="jobs that run at the same time, in each process")] = 100,
-    processes: Annotated[int, Parameter(help="how many processes; a dead one is replaced")] = 1,
-    prefetch: Annotated[int, Parameter(help="jobs claimed and kept alive beyond those that run")] = 0,
-    lease: Annotated[float, Parameter(help="seconds after which a silent worker loses its jobs")] = 60.0,
-    grace: Annotated[float, Parameter(help="seconds that running jobs get to end after SIGTERM")] = 30.0,
-    name: Annotated[str | None, Parameter(help="the worker's name in history; by default host and process")] = None,
-    type: Annotated[tuple[str, ...], Parameter(help="only these types; may be given several times")] = (),
-    capability: Annotated[tuple[str, ...], Parameter(help="what this worker can do; several times")] = (),
-    affinity: Annotated[tuple[str, ...], Parameter(help="affinity keys it takes, * for any; several times")] = (),
-    drain: Annotated[bool, Parameter(negative=(), help="stop when nothing is due")] = False,
+    concurrency: Annotated[int, Parameter(help="jobs that run concurrently in each process")] = 100,
+    processes: Annotated[int, Parameter(help="number of processes; a crashed one is restarted")] = 1,
+    prefetch: Annotated[int, Parameter(help="jobs to lease in addition to those that run")] = 0,
+    lease: Annotated[float, Parameter(help="lease duration in seconds; heartbeats extend it")] = 60.0,
+    grace: Annotated[float, Parameter(help="seconds to let running jobs finish after SIGTERM")] = 30.0,
+    name: Annotated[str | None, Parameter(help="name of the worker; default: host and process")] = None,
+    type: Annotated[tuple[str, ...], Parameter(help="only jobs of this type; may be repeated")] = (),
+    capability: Annotated[tuple[str, ...], Parameter(help="capability of this worker; may be repeated")] = (),
+    affinity: Annotated[tuple[str, ...], Parameter(help="affinity key to accept, * for any; may be repeated")] = (),
+    drain: Annotated[bool, Parameter(negative=(), help="stop when no job is due")] = False,
     once: Annotated[bool, Parameter(negative=(), help="run one job and stop")] = False,
     common: Anywhere = NOTHING,
 ) -> None:
-    """Run the tasks of an app. SIGTERM finishes what runs or hands it back, a second one hands it back at once.
+    """Run the tasks of an app. SIGTERM waits for running jobs, a second one releases them immediately.
 
-    It works where the app has its jobs unless a database or a server is named. Its log is JSON lines on standard error.
+    The worker uses the database or server of the app unless one is given. Its log is JSON lines on standard error.
     """
     order = Order(
         target, concurrency, prefetch, lease, grace, name, type, capability, affinity, drain, once, processes > 1,
         common.server, common.token_file, common.database, common.tenant,
     )  # fmt: skip
     if processes < 1:
-        refuse(f"processes must be at least 1, not {processes}")
+        refuse(f"processes is {processes}: expected at least 1")
     if processes > 1:
         if name is not None:
-            refuse("several processes cannot share one --name")
+            refuse("--name requires --processes 1: worker names are unique")
         logs.configure()
         hopeless = (USAGE, REFUSED, NOT_REACHABLE) if drain or once else (USAGE, REFUSED)
         sys.exit(Fleet(serve, (order,), processes, hopeless=hopeless).run())
@@ -120,15 +120,15 @@ def work_for(tasks: Tasks, order: Order) -> None:
     """Let the app find its jobs on the server or in the database that was named, if one was."""
     if order.server is None:
         if order.token_file is not None:
-            raise Invalid("a token goes with a server: name it with --server", pointer="/token")
+            raise Invalid("--token-file requires --server", pointer="/token")
         if order.database is not None or order.tenant is not None:
             settings = config.load({"database": order.database, "tenant": order.tenant})
             tasks.connect_by(lambda: assemble.client_of(settings))
         return
     if order.database is not None:
-        raise Invalid("say --server or --database, not both", pointer="/server")
+        raise Invalid("--server and --database are mutually exclusive", pointer="/server")
     if order.tenant is not None:
-        raise Invalid("a server knows the tenant by the token; name none", pointer="/tenant")
+        raise Invalid("tenant is determined by the token: omit --tenant", pointer="/tenant")
     server, token = order.server, token_of(order.token_file)
     assemble.check_server(server, token=token)
     tasks.connect_by(lambda: assemble.open_client(server, token=token))
@@ -158,7 +158,7 @@ def find(target: str) -> Tasks:
     """The app that MODULE:APP names; modules beside the current directory are found too."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
-        refuse(f"{target!r} names no app; write MODULE:APP")
+        refuse(f"{target!r} is not an app: write MODULE:APP")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(module_name)
@@ -167,12 +167,12 @@ def find(target: str) -> Tasks:
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        meant = f"; say {module_name.removesuffix('.py')}:{attribute}" if module_name.endswith(".py") else ""
-        refuse(f"there is no module {module_name!r} here or on the path{meant}")
+        meant = f": did you mean {module_name.removesuffix('.py')}:{attribute}?" if module_name.endswith(".py") else ""
+        refuse(f"no module {module_name!r} in the current directory or on the path{meant}")
     except AttributeError:
         refuse(f"{module_name!r} has no {attribute!r}")
     if not isinstance(found, Tasks):
-        refuse(f"{target!r} is not an app")
+        refuse(f"{target!r} is not an interlock.App")
     return found
 
 

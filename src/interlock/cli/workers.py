@@ -14,7 +14,7 @@ from interlock.domain.presence import Presence
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 
-app = App(name="workers", help="See who asks for jobs, and who runs them.")
+app = App(name="workers", help="List workers and the jobs they run.")
 NOTHING = Anywhere()
 
 
@@ -23,10 +23,10 @@ NOTHING = Anywhere()
 def list_(
     *,
     limit: Annotated[int, Parameter(help="1 to 200")] = 50,
-    after: Annotated[str, Parameter(help="only workers whose names come after this one, to page on")] = "",
+    after: Annotated[str, Parameter(help="only workers after this name, to page on")] = "",
     common: Anywhere = NOTHING,
 ) -> None:
-    """Show workers by name: what they take, when they last asked, and how many jobs they run."""
+    """List workers by name: what they accept, when they last polled, and how many jobs they run."""
 
     async def command(engine: Engine, who: Principal) -> list[Presence]:
         return await engine.workers.seen(who.tenant, after=after, limit=limit)
@@ -37,7 +37,7 @@ def list_(
     elif not workers:
         output.say("no workers")
     else:
-        columns = ("worker", "last asked", "runs", "types", "capabilities", "repositories", "affinity keys")
+        columns = ("worker", "last polled", "running", "types", "capabilities", "repositories", "affinity keys")
         output.table(columns, [row for worker in workers for row in _rows(worker)])
 
 

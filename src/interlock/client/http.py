@@ -48,7 +48,9 @@ class HttpClient:
     async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
         """A job without a key gets one for this call, so that it is one job however often it has to be sent."""
         if within is not None:
-            raise Invalid("a job joins a transaction where the database is, not through a server", pointer="/within")
+            raise Invalid(
+                "within() needs a database URL: a server cannot join a transaction of the caller", pointer="/within"
+            )
         keys = [request.idempotency_key or f"call/{wire.new_id()}" for request in requests]
         try:
             with enqueueing(requests) as trace:
@@ -289,7 +291,7 @@ class HttpClient:
     async def _told(self, report: Report) -> tuple[int, ...]:
         """Events in as many bodies as they need, one after the other, so that they keep their order."""
         if not report.events:
-            raise Invalid("there are no events to add", pointer="/events")
+            raise Invalid("events is empty: expected at least one", pointer="/events")
         parts = [http_parts.event(event) for event in report.events]
         grant = encoded({"fence": report.fence, "worker": await self._as(report.worker)})[:-1]
         seqs: list[int] = []

@@ -122,7 +122,7 @@ class Calls:
                 patience.is_unsure |= isinstance(refused, Indeterminate) or answer.status in _GATEWAY
                 patience.hint = answer.retry_after
             if patience.is_unsure and not call.repeatable:
-                raise Indeterminate(f"{why}; it may have been done: look before asking again")
+                raise Indeterminate(f"{why}; it may have succeeded: check before you repeat it")
             await patience.wait(why)
 
     def _with_advice(self, refused: Error) -> Error:
@@ -206,7 +206,7 @@ class _Patience:
         """Before the next try; if there is none, raise what is known of those before."""
         pause = max(self._pause * random.uniform(0.5, 1.0), self.hint * random.uniform(1.0, 1.2))
         if self._clock() + pause >= self.until:
-            raise Indeterminate(f"{why}; it may have been done: ask again") if self.is_unsure else Unavailable(why)
+            raise Indeterminate(f"{why}; it may have succeeded: repeat it") if self.is_unsure else Unavailable(why)
         await asyncio.sleep(pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
         self.hint = 0.0
@@ -215,7 +215,9 @@ class _Patience:
 def refusal(answer: Answer, about: Mapping[str, object]) -> Error:
     """Why something was not done."""
     if 300 <= answer.status < 400:
-        return Error(f"the server leads elsewhere (status {answer.status}); name the place itself, it is not followed")
+        return Error(
+            f"the server redirects (status {answer.status}): use the URL it redirects to, redirects are not followed"
+        )
     return http_errors.rebuilt(http_errors.problem(answer.body), answer.status, about)
 
 
@@ -232,7 +234,7 @@ async def _whole(response: httpx2.Response) -> bytes:
     async for piece in response.aiter_raw():
         size += len(piece)
         if size > LARGEST_ANSWER:
-            raise TooLarge("the answer of the server", size, LARGEST_ANSWER)
+            raise TooLarge("the response of the server", size, LARGEST_ANSWER)
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -263,7 +265,7 @@ def checked_url(url: str) -> str:
     if not has_place or not url.startswith(SCHEMES) or parts.query or parts.fragment:
         raise unfit
     if "@" in parts.netloc:
-        raise Invalid("the URL of a server has no user or password in it; give a token", pointer="/server")
+        raise Invalid("the URL of a server must not contain a user or password: use a token", pointer="/server")
     return url.rstrip("/")
 
 

@@ -61,7 +61,7 @@ def job(request: JobRequest, key: str) -> bytes:
 def claim(ask: ClaimAsk, worker: str, wait_seconds: float) -> bytes:
     """Without capabilities it is left to the credential what a worker can do."""
     if ask.repositories is not None:
-        raise Invalid("over HTTP the credential says which repositories a worker takes", pointer="/repositories")
+        raise Invalid("repositories are determined by the credential: omit them", pointer="/repositories")
     return encoded(
         {
             "worker": worker,

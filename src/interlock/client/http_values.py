@@ -238,7 +238,7 @@ def read(body: bytes | Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
-        raise Error(f"the answer of the server was not understood: {error}") from None
+        raise Error(f"cannot decode the response of the server: {error}") from None
 
 
 def job(shape: JobShape, *, listed: bool = False) -> Job:

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class App:
-    """Tasks by name, and a client for each event loop that uses them, connected at the first call."""
+    """Tasks by name, and one client for each event loop, connected at the first call."""
 
     def __init__(self, connect: Callable[[], Awaitable[Client]]) -> None:
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -40,7 +40,7 @@ class App:
     def task(
         self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Unpack[Options]
     ) -> Any:
-        """Declare a function as a task. Its name is the type of its jobs, unless another is given."""
+        """Declare a function as a task. Its name is the type of its jobs, unless `name` is given."""
         declare = Declare(self, name, options)
         return declare if function is None else declare(function)
 
@@ -58,7 +58,7 @@ class App:
             raise
 
     def connect_by(self, connect: Callable[[], Awaitable[Client]]) -> Callable[[], Awaitable[Client]]:
-        """Find clients in another way from now on; the way before is the answer, to be put back."""
+        """Replace how clients are created, and return the previous function."""
         before, self._connect = self._connect, connect
         self._clients.clear()
         return before
@@ -68,7 +68,7 @@ class App:
         return JobHandle(job_id, self.client)
 
     async def register(self) -> None:
-        """Tell the registry of types what the tasks take, so that a wrong payload is refused wherever it comes from."""
+        """Register the types of all tasks, so that servers reject invalid payloads from any producer."""
         client = await self.client()
         for task in self.tasks.values():
             await client.register_type(task.name, task.definition())
@@ -96,7 +96,7 @@ class App:
     def _forget_closed_loops(self) -> None:
         for loop in [loop for loop in self._clients if loop.is_closed()]:
             del self._clients[loop]
-            warnings.warn("an event loop ended before its app was closed; use `async with app`", ResourceWarning, 3)
+            warnings.warn("an event loop was closed before its app: use `async with app`", ResourceWarning, 3)
 
     def _loop_for_blocking(self) -> asyncio.AbstractEventLoop:
         return background_loop()
@@ -120,10 +120,10 @@ class Declare:
         own = _name_of(function)
         name = own if self._name is None else self._name
         if not is_visible_name(name):
-            raise ValueError(f"{name!r} cannot name a task; a name has {NAME_RULE}")
+            raise ValueError(f"{name!r} is not a valid task name: a name has {NAME_RULE}")
         task: Task[..., Any] = Task(self._app, function, name, self._options)
         if task.name in self._app.tasks:
-            raise ValueError(f"two tasks are named {task.name!r}; give one of them another name")
+            raise ValueError(f"two tasks are named {task.name!r}: names must be unique")
         self._app.tasks[task.name] = task
         return task
 
@@ -132,10 +132,10 @@ def _name_of(function: Any) -> str:
     """The name of what is declared, which must be a function that returns once."""
     name: str | None = getattr(function, "__name__", None)
     if name is None or not callable(function):
-        raise TypeError(f"{function!r} is no function; say @app.task, or @app.task(name=…)")
+        raise TypeError(f"{function!r} is not a function: use @app.task or @app.task(name=…)")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{name} is a generator, and a task returns once; ctx.event tells what comes between")
+        raise TypeError(f"{name} is a generator: a task returns once; use ctx.event for progress")
     place = getattr(function, "__qualname__", name).rpartition("<locals>.")[2]
     if "." in place and next(iter(inspect.signature(function).parameters), None) == "self":
-        raise TypeError(f"{place} is a method, and a job has no object to call it on; declare a function")
+        raise TypeError(f"{place} is a method: a task must be a function")
     return name

@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Blockable)
 
 
 def blocking(verb: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[S, P], R]:
-    """The twin of a verb: same name with `_sync`, same arguments, and the caller waits for the answer."""
+    """The synchronous version of an async method: same name with `_sync`, same arguments."""
 
     @functools.wraps(verb)
     def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -41,7 +41,7 @@ def run(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, 
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run_coroutine_threadsafe(call(), loop).result()
-    raise RuntimeError("a *_sync verb would block the running event loop; await the verb without _sync")
+    raise RuntimeError("a *_sync method would block the running event loop: await the method without _sync")
 
 
 class _Background:

@@ -7,7 +7,7 @@ import secrets
 
 
 class Claims:
-    """The names of one claimer, no more of them than it ever had claims at once that were not settled."""
+    """Claim IDs of one claimer; an ID is reused once all jobs of its claim are finished."""
 
     def __init__(self) -> None:
         stem = secrets.token_hex(6)
@@ -19,7 +19,7 @@ class Claims:
         return self._free.pop() if self._free else next(self._new)
 
     def granted(self, name: str | None, count: int) -> Claim:
-        """The claim of that name was answered with so many jobs."""
+        """Record how many jobs the claim with this ID returned."""
         claim = Claim(self, name or "", count)
         if not count:
             self.free(claim.name)

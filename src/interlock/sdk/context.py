@@ -43,7 +43,7 @@ MOST_UPLOADS: Final = 5  # of one file, each as patient as its client
 
 
 class Context:
-    """One run of one job. What it saves counts only as long as its grant does."""
+    """One run of one job. Writes are rejected once its lease is lost."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Context:
     @overload
     async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """The result of the function, which runs once per name and occurrence however often the job is run.
+        """Run a function once per name and occurrence; later runs of the job return its saved result.
 
-        The result is given as it will be read again: as JSON, by the type that the function says it returns.
+        The result is what a later run decodes: JSON, by the return type of the function.
         """
         _check_step(name, function)
         occurrence = self._memory.next(name)
@@ -110,7 +110,7 @@ class Context:
         return values.decode(kept.result, _returned_by(function))
 
     async def checkpoint(self, value: Any) -> None:
-        """Save one value of progress in place of the one before; a later run finds it as `saved`."""
+        """Save one progress value, replacing the previous one; a later run reads it from `saved`."""
         data = values.encode(value)
         await self.keep_patches()
         async with self._saving:  # one after another: each must be newer than the one before
@@ -119,9 +119,9 @@ class Context:
             self._checkpoint_seq += 1
 
     def event(self, message: str, /, *, level: Literal["info", "warn", "error"] = "info", **payload: Any) -> None:
-        """Tell whoever watches; sent with the next heartbeat, and before the run ends.
+        """Emit a progress event; sent with the next heartbeat, and before the run ends.
 
-        A run that goes on after a pause tells what it told before under the same id, so that nobody hears it twice.
+        A resumed run emits its earlier events under the same IDs, so that each is stored once.
         """
         told = _shown(payload) if payload else None
         message = _text(message)
@@ -132,16 +132,16 @@ class Context:
         self._events.append(Event(str(id), Level(level), message, told, at=self._clock.now()))
 
     def progress(self, done: float, message: str = "progress") -> None:
-        """Tell how much is done, from 0 to 1."""
+        """Emit how much is done, from 0 to 1."""
         self.event(message, progress=done)
 
     def usage(self, **amounts: float) -> None:
-        """Add to what the job has used up, such as tokens and cost; kept with its result, and with failed attempts."""
+        """Add to the usage of the job, such as tokens and cost; also kept for failed attempts."""
         for name, amount in amounts.items():
             if not math.isfinite(amount) or amount < 0:
-                raise ValueError(f"{name} must be a number from 0 on that can be summed, not {amount}")
+                raise ValueError(f"usage[{name!r}] is {amount}: expected a finite number >= 0")
             if not is_visible_name(name):
-                raise ValueError(f"usage goes by names of 1 to 200 visible characters, not {name!r}")
+                raise ValueError(f"usage name {name!r} is not valid: expected 1 to 200 visible characters")
             self._usage[name] += amount if isinstance(amount, int) else float(amount)
 
     async def approve(
@@ -200,16 +200,16 @@ class Context:
         return self._patches[name]
 
     async def attach(self, name: str, content: bytes | str, *, content_type: str | None = None) -> str:
-        """The id of a file of the job; the same name again replaces it."""
+        """Store a file of the job and return its ID; the same name again replaces it."""
         if isinstance(content, str):
             content, content_type = content.encode(), content_type or "text/plain; charset=utf-8"
         elif not isinstance(content, (bytes, bytearray, memoryview)):
-            raise TypeError(f"a file is given as its bytes or text, not as {type(content).__name__}: read it first")
+            raise TypeError(f"content is {type(content).__name__}: expected bytes or str")
         file = File(name, content, content_type)
         return await self._insist(lambda: self._client.attach(Holder(*self._holder()), file), most_unsure=MOST_UPLOADS)
 
     async def link(self, name: str, url: str) -> str:
-        """The id of a link of the job; kept, never fetched."""
+        """Store a link of the job and return its ID; it is never fetched."""
         return await self._insist(lambda: self._client.attach(Holder(*self._holder()), Link(name, url)))
 
     @overload
@@ -219,7 +219,7 @@ class Context:
     async def enqueue(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Child[R]:
         """A child of this job; a later run finds the same child by its name and occurrence.
 
-        Children without a name are numbered. A task that has a parameter `name` of its own gets that argument; name its
+        Children without a name are numbered. A task with a parameter `name` receives that argument; name its
         children with `enqueue_many`.
         """
         name = None if task.signature.takes("name") else kwargs.pop("name", None)
@@ -229,7 +229,7 @@ class Context:
     async def enqueue_many(
         self, task: Task[..., R], calls: Iterable[Mapping[str, Any]], /, *, name: str | None = None
     ) -> list[Child[R]]:
-        """A child for each call, given as its named arguments."""
+        """Enqueue a child for each call, given as its named arguments."""
         births = [self._birth(task, name, (), call, number) for number, call in enumerate(calls)]
         children: list[Child[R]] = []
         for start in range(0, len(births), MOST_AT_ONCE):
@@ -237,7 +237,7 @@ class Context:
         return children
 
     async def results(self, children: Iterable[Child[R]], /) -> list[R]:
-        """What the children returned; until all have ended the job waits without a worker, and then runs again."""
+        """Return the results of the children; until all are terminal the job waits without a worker, then resumes."""
         wanted = list(children)
         jobs = await asyncio.gather(*(self._insist(partial(self._client.get, child.id)) for child in wanted))
         if pending := [job.id for job in jobs if job.status not in TERMINAL]:
@@ -254,24 +254,24 @@ class Context:
     results_sync = blocking(results)
 
     def take_events(self) -> tuple[Event, ...]:
-        """What was told since the last call, as much of it as one call may carry; who takes it sends it."""
+        """Take the events since the last call, at most as many as one call may carry."""
         taken = tuple(self._events[:MOST_AT_ONCE])
         del self._events[: len(taken)]  # in place: a blocking task goes on telling from its thread meanwhile
         return taken
 
     def give_back(self, events: Sequence[Event]) -> None:
-        """Events that could not be sent, to be taken again."""
+        """Return events that could not be sent to the buffer."""
         self._events[:0] = events
 
     def used(self) -> str | None:
-        """All usage of the job as JSON, once this run has come to a result."""
+        """Return all usage of the job as JSON, for a run with a result."""
         if not self._usages:
             return values.encode(dict(self._usage)) if self._usage else None
         earlier = summed(self.id, self._usages, has_ended=False)
         return values.encode(together([earlier, self._usage])) if earlier or self._usage else None
 
     async def keep_usage(self) -> None:
-        """Keep what a run without a result has used up: nobody else can tell, and steps are what lasts."""
+        """Save the usage of a run without a result as a step, which later runs add up."""
         if not self._usage:
             return
         whose = kept_by(self.id, is_told_again=self._memory.was_met or self._children > 0 or bool(self._named_children))
@@ -287,7 +287,7 @@ class Context:
         return await result if isinstance(result, Awaitable) else result
 
     async def keep_patches(self) -> None:
-        """Record which changes of the code this run goes by; whatever is recorded after them belongs to them."""
+        """Record which patches this run uses, before anything that depends on them is recorded."""
         async with self._patching:
             while self._unsaved:
                 name = self._unsaved[0]
@@ -381,7 +381,7 @@ class Context:
 
 
 class Child(JobHandle[R]):
-    """A job that another one has made."""
+    """A child job."""
 
     def __init__(self, id: str, parent: Context, returns: Any, *, replayed: bool) -> None:
         super().__init__(id, parent._given_client, returns, replayed=replayed)
@@ -392,7 +392,7 @@ class Child(JobHandle[R]):
         return self._returns
 
     async def result(self, /, timeout: float | timedelta | None = None) -> R:  # noqa: ASYNC109 - part of the verb
-        """What the child returned. Without a timeout the parent waits for it without a worker; with one, in place."""
+        """Return the result of the child. Without a timeout the parent waits without a worker; with one, in place."""
         if timeout is not None:
             return await super().result(timeout)
         (result,) = await self._parent.results([self])
@@ -407,7 +407,7 @@ def _check_step(name: object, function: object) -> None:
     if inspect.iscoroutine(function):
         function.close()  # nobody will await it
     if not isinstance(name, str) or not callable(function):
-        raise TypeError("a step is a name, a function and its arguments, not a call: step('search', search, topic)")
+        raise TypeError("step takes a name, a function and its arguments, not a call: step('search', search, topic)")
     check_name(name, "a step")
 
 

@@ -26,7 +26,7 @@ PAGE: Final = 200
 
 
 class JobHandle(Generic[R]):
-    """One job. `replayed` tells that its idempotency key had been used for the same call before."""
+    """One job. `replayed` is true if its idempotency key was already used for the same call."""
 
     def __init__(
         self, id: str, client: Callable[[], Awaitable[Client]], returns: Any = Any, *, replayed: bool = False
@@ -62,7 +62,7 @@ class JobHandle(Generic[R]):
         return await (await self._client()).history(self.id)
 
     async def cancel(self, reason: str | None = None, *, force: bool = False, cascade: bool = False) -> Status:
-        """Stop the job; its status tells whether that is done (cancelled) or asked of its worker (running).
+        """Cancel the job and return its status: cancelled, or running until its worker acknowledges.
 
         With `force` it is not asked but taken from its worker, with `cascade` everything below it is stopped too.
         """
@@ -75,7 +75,7 @@ class JobHandle(Generic[R]):
         return JobHandle(enqueued.id, self._client, self._returns, replayed=enqueued.replayed)
 
     async def events(self, after: int = 0) -> list[EventRow]:
-        """What the job has told so far, oldest first; only events numbered above `after`."""
+        """Return the events of the job, oldest first; only those with a seq above `after`."""
         client = await self._client()
         found: list[EventRow] = []
         while page := await client.events(self.id, after=found[-1].seq if found else after, limit=PAGE):
@@ -115,7 +115,7 @@ def outcome(job: Job, returns: Any = Any) -> Any:
         try:
             return values.decode(job.result, returns) if returns is not None else None
         except msgspec.ValidationError as error:
-            raise Invalid(f"job {job.id} has a result that its task does not say it returns: {error}") from error
+            raise Invalid(f"the result of job {job.id} does not match the return type of its task: {error}") from error
     if job.status is Status.CANCELLED:
         raise JobCancelled(job.id, job.cancel_reason)
     raise JobFailed(job.id, str(job.status), values.decode(job.error) or {})

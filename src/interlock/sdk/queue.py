@@ -34,9 +34,9 @@ LONGEST_BEAT_SECONDS: Final = 5.0
 
 
 class Item:
-    """A value in the hands of whoever popped it, until it is acknowledged, refused or put back.
+    """A leased value, until it is acknowledged, rejected or released.
 
-    Its lease is kept alive for as long as somebody has the item; one that is dropped comes back when it runs out.
+    Its lease is extended while the item is referenced; a dropped item is available again when its lease expires.
     """
 
     def __init__(self, queue: Queue, job: Job, claim: Claim) -> None:
@@ -65,8 +65,8 @@ class Item:
         await self._settle(Fail(*self.holder, error, True, in_seconds(after), mended))
 
     async def put_back(self, *, after: float | timedelta | None = None) -> None:
-        """Give it back untouched, for now or for later; spends no attempt."""
-        await self._settle(Release(*self.holder, delay_seconds=in_seconds(after), reason="put back"))
+        """Release the item, now or with a delay, without using an attempt."""
+        await self._settle(Release(*self.holder, delay_seconds=in_seconds(after), reason="released"))
 
     ack_sync = blocking(ack)
     nack_sync = blocking(nack)
@@ -158,12 +158,12 @@ class Queue:
         return ids
 
     async def pop(self, *, wait: float | timedelta | None = 0.0) -> Item | None:
-        """The best value that is due, or None if there is none within that time; `wait=None` waits for ever."""
+        """Return the highest-priority due item, or None after `wait` seconds (`None` waits indefinitely)."""
         items = await self.pop_many(1, wait=wait)
         return items[0] if items else None
 
     async def pop_many(self, limit: int, *, wait: float | timedelta | None = 0.0) -> list[Item]:
-        """Up to so many values, at most a hundred, as soon as there is one."""
+        """Return up to `limit` due items, at most 100, as soon as there is one."""
         if not 1 <= limit <= MOST_POPPED:  # the same wherever the queue is: a worker beside its store may take more
             raise Invalid(f"limit must be from 1 to {MOST_POPPED}", pointer="/limit")
         client = await self.client()
@@ -278,4 +278,4 @@ class _Keeper:
 
 def _release(grant: Grant) -> Release:
     job = grant.job
-    return Release(job.id, job.fence, job.worker or "", reason="popped by nobody")
+    return Release(job.id, job.fence, job.worker or "", reason="the consumer was stopped")

@@ -13,25 +13,25 @@ from interlock.errors import Error
 class Retry(Exception):
     """This attempt failed; try again, after the given time if one is given, else by the job's backoff."""
 
-    def __init__(self, message: str = "asked to be tried again", *, after: float | timedelta | None = None) -> None:
+    def __init__(self, message: str = "retry requested", *, after: float | timedelta | None = None) -> None:
         self.after_seconds = _ahead(after, LONGEST_RETRY_AFTER_SECONDS)
         super().__init__(message)
 
 
 class Fail(Exception):
-    """The job has failed for good; no attempt that may be left is used."""
+    """Fail the job permanently, regardless of attempts left."""
 
-    def __init__(self, message: str = "failed for good", *, kind: str | None = None, details: object = None) -> None:
+    def __init__(self, message: str = "failed permanently", *, kind: str | None = None, details: object = None) -> None:
         self.kind, self.details = kind, details
         super().__init__(message)
 
 
 class Suspended(BaseException):
-    """The run ends here and a later one goes on; not an Exception, so that no task swallows it by accident."""
+    """The run ends and a later one resumes. A BaseException, so that `except Exception` does not catch it."""
 
 
 class Release(Suspended):
-    """Hand the job back, to be run now, at a time or after a while; spends no attempt."""
+    """Release the job, to run now, at a time or after a delay, without using an attempt."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class Release(Suspended):
         reason: str | None = None,
     ) -> None:
         if until is not None and after is not None:
-            raise ValueError("release until a time or after a while, not both")
+            raise ValueError("until and after are mutually exclusive")
         if until is not None and until.tzinfo is None:
-            raise ValueError("release until a time that has an offset")
+            raise ValueError("until has no UTC offset: use an aware datetime")
         self.until, self.after_seconds, self.reason = until, _ahead(after, math.inf), reason
         super().__init__(reason or "released")
 
 
 class AwaitsChildren(Suspended):
-    """The run waits for children; it goes on once all of them have ended."""
+    """The run waits for children; it resumes when all of them are terminal."""
 
     def __init__(self, children: Sequence[str]) -> None:
         self.children = tuple(children)
@@ -57,11 +57,11 @@ class AwaitsChildren(Suspended):
 
 
 class AwaitsApproval(Suspended):
-    """The run waits for people; opening the gate has ended its grant already."""
+    """The run waits for an approval; requesting it has ended the lease."""
 
 
 class JobFailed(Error):
-    """A job whose result was awaited has failed for good; error holds message, kind and details."""
+    """A job whose result was awaited has failed; error holds message, kind and details."""
 
     code = "job_failed"
 
@@ -98,7 +98,7 @@ def _ahead(span: float | timedelta | None, longest: float) -> float | None:
     """A time to wait as seconds: what is over already is now, for a provider's clock may be behind ours."""
     seconds = in_seconds(span)
     if seconds is not None and math.isnan(seconds):
-        raise ValueError("a time to wait must be a number of seconds")
+        raise ValueError("a duration must be a finite number of seconds or a timedelta")
     return None if seconds is None else min(max(seconds, 0.0), longest)
 
 

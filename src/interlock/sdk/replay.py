@@ -23,7 +23,7 @@ PATCHED: Final = "interlock.patched/"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What people decided, and what they said and sent with it."""
+    """The decision about an approval, with comment and data."""
 
     gate_id: str
     approved: bool
@@ -52,7 +52,7 @@ class Memory:
 
     @property
     def was_met(self) -> bool:
-        """Whether the run has done anything that a later run will not do again."""
+        """Whether the run has done anything that a later run replays instead of repeating."""
         return bool(self._met)
 
     def next(self, name: str) -> int:
@@ -91,7 +91,9 @@ def check_name(name: object, what: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"the name of {what} is {name!r}: expected text")
     if name.startswith(OWN):
-        raise ValueError(f"the name of {what} is {name!r}: names that begin with {OWN!r} are taken; choose another one")
+        raise ValueError(
+            f"the name of {what} is {name!r}: names that begin with {OWN!r} are reserved; use another name"
+        )
     if not is_visible_name(name):
         raise ValueError(f"the name of {what} is {name!r}: expected {NAME_RULE}")
     return name

@@ -29,13 +29,13 @@ class Signature:
         parameters = inspect.signature(function).parameters
         found = [name for name in parameters if _is_context(hints.get(name), context_type)]
         if len(found) > 1:
-            raise TypeError(f"{self.name} takes more than one context: {', '.join(found)}")
+            raise TypeError(f"{self.name} has more than one context parameter: {', '.join(found)}")
         self.context = found[0] if found else None
         self.returns: Any = values.readable(hints.get("return", Any))
         taken = [parameter for name, parameter in parameters.items() if name != self.context]
         for parameter in taken:
             if parameter.kind not in _NAMED:
-                raise TypeError(f"{self.name}: {parameter} cannot be sent by name; a task takes named parameters only")
+                raise TypeError(f"{self.name}: {parameter} cannot be passed by name: a task has named parameters only")
         self._signature = inspect.Signature(taken)
         self._struct = _struct(self.name, taken, hints)
         self._decode = values.decoder(self._struct)
@@ -50,7 +50,7 @@ class Signature:
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call; a call the function could not take is refused here, not by the worker."""
         if not isinstance(kwargs, Mapping):
-            raise TypeError(f"{self.name}: a call is given as its named arguments, a dict, not as {kwargs!r}")
+            raise TypeError(f"{self.name}: a call is {kwargs!r}: expected a dict of named arguments")
         try:
             given = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -92,14 +92,14 @@ class Signature:
         except msgspec.ValidationError as error:
             raise values.as_invalid(error, self.name) from None
         except msgspec.DecodeError:  # whatever else is wrong with a text is refused where it is written or stored
-            raise Invalid(f"{self.name}: a text with a lone surrogate cannot be read", pointer="/payload") from None
+            raise Invalid(f"{self.name}: text contains a lone surrogate", pointer="/payload") from None
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
-        raise TypeError(f"{name}: {error}; the types of a task's parameters must exist when it is declared") from None
+        raise TypeError(f"{name}: {error}: the types of task parameters must exist at declaration") from None
 
 
 def _is_context(hint: Any, context_type: type) -> bool:

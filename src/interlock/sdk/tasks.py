@@ -102,7 +102,7 @@ class Task(Generic[P, R]):
         Takes a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy.
         """
         if transaction is None:
-            raise TypeError("within takes the connection whose transaction the job is to be a part of, not None")
+            raise TypeError("within() got None: expected a connection with an open transaction")
         other: Task[P, R] = self._copy()
         other._within = transaction
         return other
@@ -126,7 +126,7 @@ class Task(Generic[P, R]):
     def request(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], number: int | None = None, /, **fields: Any
     ) -> JobRequest:
-        """The checked call as a request for a job; what is wrong with one of many is said of its number."""
+        """Validate a call and return it as a job request; errors of a batch name the number of the call."""
         try:
             payload = msgspec.Raw(self.signature.pack(args, kwargs))
         except (TypeError, Invalid) as error:
@@ -180,11 +180,11 @@ _SHAPES: Final = get_type_hints(JobRequest)
 
 
 def request_fields(options: Options) -> dict[str, Any]:
-    """Options under the names and in the shapes of a request; one that is None is not said."""
+    """Convert options to request fields; None means unset."""
     fields: dict[str, Any] = {}
     for option, value in options.items():
         if option not in Options.__annotations__:
-            raise TypeError(f"{option!r} is not an option of a task; there are {', '.join(Options.__annotations__)}")
+            raise TypeError(f"unknown task option {option!r}: expected one of {', '.join(Options.__annotations__)}")
         if option == "lease_seconds":
             _check_lease(value)
         elif value is not None:
@@ -198,10 +198,10 @@ def _check_lease(seconds: Any) -> None:
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise TypeError(f"lease_seconds is a number of seconds, not {seconds!r}")
+        raise TypeError(f"lease_seconds is {seconds!r}: expected a number of seconds")
     if not 1 <= seconds <= LONGEST_LEASE_SECONDS:
         raise ValueError(
-            f"lease_seconds must be from 1 to {LONGEST_LEASE_SECONDS:g}, not {seconds}; heartbeats extend it"
+            f"lease_seconds is {seconds}: expected 1 to {LONGEST_LEASE_SECONDS:g}; heartbeats extend a lease"
         )
 
 
@@ -217,14 +217,14 @@ def _shaped(option: str, value: Any, shape: Any) -> Any:
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
-        raise TypeError(f"{option} cannot be {value!r}: {error}") from None
+        raise TypeError(f"{option} is {value!r}: {error}") from None
 
 
 def _several(option: str, given: Any, wanted: str) -> list[Any]:
     """The parts of an option; one text would be taken apart into its letters."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"{option} takes {wanted}, not {given!r}")
+        raise TypeError(f"{option} is {given!r}: expected {wanted}")
     parts = list(given)
     if option == "agent" and len(parts) != 2:
-        raise TypeError(f"{option} takes {wanted}, not {given!r}")
+        raise TypeError(f"{option} is {given!r}: expected {wanted}")
     return parts

@@ -20,12 +20,12 @@ class Altered(TypeError):
 
 
 def encode(value: object) -> str:
-    """JSON text; a lone surrogate stays as an escape, to be mended where it is stored."""
+    """Encode as JSON; a lone surrogate stays an escape, which the store sanitizes."""
     return _encode(value, _to_plain)
 
 
 def encode_call(value: object) -> str:
-    """The same for what somebody else will be given; a model that would be another one there is refused."""
+    """The same for a payload; a model that the receiver would decode differently is rejected."""
     return _encode(value, _to_plain_and_back)
 
 
@@ -127,7 +127,7 @@ def _widened(node: Any, flags: Sequence[dict[str, Any]]) -> Any:
 
 
 def as_invalid(error: msgspec.ValidationError, what: str) -> Invalid:
-    """What msgspec says of a value, with its path as a JSON pointer."""
+    """A validation error with the path as a JSON pointer."""
     message, _, path = str(error).partition(" - at `$")
     pointer = path.rstrip("`").replace(".", "/").replace("[", "/").replace("]", "")
     place = f" ({pointer.strip('/')})" if pointer else ""
@@ -155,8 +155,8 @@ def _to_plain_and_back(value: object) -> object:
         return plain  # whoever reads it as this model says what is wrong with it, and where
     if (place := _altered(value, again, kind.__name__)) is not None:
         raise Altered(
-            f"{place} would not arrive as it is: a secret is masked, a field that is excluded is left out, and what "
-            "JSON cannot tell is changed; send what names it, and let the task find it"
+            f"{place} cannot be sent unchanged: secrets are masked, excluded fields are dropped and some types change "
+            "in JSON; send an identifier and load the value in the task"
         )
     return plain
 

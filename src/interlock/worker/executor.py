@@ -95,9 +95,9 @@ def stopped(run: Run) -> Finish | None:
         case Ending.CANCELLED:
             return CancelAck(*run.holder)
         case Ending.SHUTDOWN:
-            return Released(*run.holder, reason="the worker was stopped")
+            return Released(*run.holder, reason="worker shut down")
         case Ending.TIMED_OUT:
-            message = f"the run took longer than {run.job.timeout_seconds} s"
+            message = f"the run exceeded its timeout of {run.job.timeout_seconds} s"
             # As if the lease had run out, which it does at the same moment.
             return failure(run, message, kind="timeout", retry_after_seconds=run.job.expiry_delay_seconds or 0.0)
         case None:
@@ -125,9 +125,9 @@ def in_place_of(refused: Complete | Released, run: Run, error: Error) -> Failed:
     """What is reported when a result cannot be stored, for good since it would be the same again, or a release made."""
     if isinstance(refused, Released):
         kind = error.code if isinstance(error, WouldDeadlock) else "invalid_release"
-        return failure(run, f"the release was refused: {error}", kind=kind)
+        return failure(run, f"the release was rejected: {error}", kind=kind)
     kind = "result_too_large" if isinstance(error, TooLarge) else "invalid_result"
-    return failure(run, f"the result was refused: {error}", kind=kind, retryable=False)
+    return failure(run, f"the result was rejected: {error}", kind=kind, retryable=False)
 
 
 async def _in_thread(run: Run, threads: Threads, arguments: dict[str, Any]) -> Any:
@@ -147,7 +147,7 @@ def _returned(run: Run, result: Any) -> Finish:
     try:
         text = values.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return failure(run, f"the result is no JSON: {error}", kind="invalid_result", retryable=False)
+        return failure(run, f"the result is not JSON: {error}", kind="invalid_result", retryable=False)
     return Complete(*run.holder, text, None, used)
 
 
@@ -158,7 +158,7 @@ def _suspended(run: Run, suspended: Suspended) -> Finish | None:
             return Released(*run.holder, suspended.reason, run_at, suspended.after_seconds)
         case AwaitsChildren(children=children):
             # What is left is met by the next run, which waits for it then.
-            return Released(*run.holder, "waits for children", children=children[:MOST_CHILDREN])
+            return Released(*run.holder, "waiting for children", children=children[:MOST_CHILDREN])
         case AwaitsApproval():
             return None  # opening the gate has ended the grant
         case _:
@@ -219,7 +219,7 @@ def _said(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
     except BaseException:
-        return f"{type(error).__name__}, whose text cannot be printed"
+        return f"{type(error).__name__} (its text cannot be printed)"
 
 
 def _is_cancelled_from_outside() -> bool:

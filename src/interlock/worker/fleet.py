@@ -65,7 +65,7 @@ class Fleet:
             self._exit_code = member.exitcode
             self._pass_on()
             return
-        self._log.error("a worker process died", pid=member.pid, exit_code=member.exitcode)
+        self._log.error("worker process crashed, restarting", pid=member.pid, exit_code=member.exitcode)
         if time.monotonic() - since < SHORTEST_LIFE_SECONDS:
             time.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)

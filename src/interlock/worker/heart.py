@@ -45,7 +45,7 @@ class Heart:
             due = clock() + self._every_seconds
             await asyncio.sleep(self._every_seconds)
             if (late := clock() - due) > max(self._every_seconds, BLOCKED_SECONDS):
-                self._log.warning("the event loop was blocked; leases may be lost", seconds=round(late, 1))
+                self._log.warning("event loop blocked, leases may expire", seconds=round(late, 1))
             try:
                 await self._once()
                 self._patience.rest()
@@ -100,6 +100,6 @@ class Heart:
         elif isinstance(answer.error, (Conflict, NotFound)):
             self._stop(run, Ending.LOST)
         else:
-            self._log.warning("a heartbeat was refused", job=run.job.id, error=str(answer.error))
+            self._log.warning("heartbeat rejected", job=run.job.id, error=str(answer.error))
             return False
         return True

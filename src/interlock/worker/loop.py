@@ -42,9 +42,9 @@ LAST_WORDS_SECONDS: Final = 5.0  # for tasks to clean up after they were interru
 
 
 class Worker:
-    """Runs the tasks of an app, `concurrency` of them at a time; blocking ones in threads.
+    """A process that claims and runs the jobs of an app, `concurrency` at a time; blocking tasks in threads.
 
-    With `prefetch` more jobs than that are claimed, and kept alive, so that the next one need not be waited for.
+    With `prefetch`, additional jobs are leased in advance.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Worker:
         self._reporter: Reporter
 
     async def run(self, *, drain: bool = False, once: bool = False) -> int:
-        """Work until stopped, with `drain` until nothing is due, with `once` for one job; how many runs there were."""
+        """Run until stopped, with `drain` until no job is due, with `once` for one job; return the number of runs."""
         client = await self._reach(patiently=not (drain or once))
         if client is None:
             self._stopping = self._at_once = False
@@ -101,7 +101,7 @@ class Worker:
         return self._runs
 
     def stop(self, *, now: bool = False) -> None:
-        """Claim no more; finish what runs, or with `now` hand it back at once. Spends no attempt."""
+        """Stop claiming and wait for running jobs; with `now`, release them immediately. Uses no attempt."""
         self._stopping = True
         self._at_once = self._at_once or now
         self._changed.set()
@@ -223,7 +223,7 @@ class Worker:
                 await patience.wait(error)
                 continue
             except Exception as error:
-                self._log.exception("a claim failed")
+                self._log.exception("claim failed, retrying")
                 await patience.wait(error)
                 continue
             if once and claimed:
@@ -274,13 +274,13 @@ class Worker:
             order = await execute(run, self._threads)
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # if everything is cancelled, as at the end of a loop, the worker hears of it too
-            order = Release(*run.holder, reason="the worker was stopped") if self._stopping else stopped(run)
+            order = Release(*run.holder, reason="worker shut down") if self._stopping else stopped(run)
         except GeneratorExit:
             if not run.is_at_work():
                 raise
             order = failure(run, "the task raised GeneratorExit", kind="GeneratorExit")
         except Exception as error:  # not the task's, which are values: our own
-            self._log.exception("a run could not be carried out", job=run.job.id)
+            self._log.exception("run failed in the worker", job=run.job.id)
             order = failure(run, str(error), kind="worker_error")
         finally:
             self._let_go(run)
@@ -357,13 +357,13 @@ class Worker:
                     await self._change()
         for run in list(self._held.values()):  # it would not be interrupted
             self._let_go(run)
-            self._reporter.report(run, Release(*run.holder, reason="the worker was stopped"))
+            self._reporter.report(run, Release(*run.holder, reason="worker shut down"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 await recovering
                 await self._reporter.flushed()
         if left := await self._reporter.give_up():
-            self._log.error("some runs could not be reported, their leases will run out", runs=left)
+            self._log.error("finish not delivered, leases will expire", runs=left)
         await self._sign_off()
 
     async def _sign_off(self) -> None:
@@ -384,7 +384,7 @@ class Worker:
                 self._break(error)
                 return
             except HOPELESS as error:
-                self._log.error("an interrupted claim was not taken back, its leases will run out", error=str(error))
+                self._log.error("interrupted claim not released, leases will expire", error=str(error))
                 return
             except Exception as error:  # perhaps a driver's
                 await patience.wait(error)
@@ -393,15 +393,15 @@ class Worker:
             claim = self._claims.granted(ask.claim_id, len(grants))
             for grant in grants:
                 run = Run(grant, self._tasks[grant.job.type], claim)
-                self._reporter.report(run, Release(*run.holder, reason="the worker was stopped"))
+                self._reporter.report(run, Release(*run.holder, reason="worker shut down"))
 
 
 def _chosen(app: App, types: Iterable[str] | None) -> dict[str, Any]:
     wanted = set(app.tasks) if types is None else set(types)
     if unknown := sorted(wanted - app.tasks.keys()):
-        raise ValueError(f"the app has no task named {', '.join(unknown)}")
+        raise ValueError(f"unknown task {', '.join(unknown)}: the app does not declare it")
     if not wanted:
-        raise ValueError("the app has no tasks; import the modules that declare them first")
+        raise ValueError("the app has no tasks: import the modules that declare them")
     return {name: app.tasks[name] for name in wanted}
 
 
@@ -413,7 +413,7 @@ def _may_pass(error: Unavailable) -> bool:
 
 def _at_least(what: str, value: N, least: int) -> N:
     if not value >= least:  # so that what is no number is refused too
-        raise ValueError(f"{what} must be at least {least}, not {value}")
+        raise ValueError(f"{what} is {value}: expected at least {least}")
     return value
 
 
@@ -428,5 +428,7 @@ def _interval(heartbeat_seconds: float | None, lease_seconds: float) -> float:
     if heartbeat_seconds is None:
         return min(lease_seconds / 3, LONGEST_BEAT_SECONDS)
     if not 0 < heartbeat_seconds < lease_seconds / 2:
-        raise ValueError(f"a heartbeat every {heartbeat_seconds} s is too rare for a lease of {lease_seconds} s")
+        raise ValueError(
+            f"heartbeat_seconds is {heartbeat_seconds}: expected less than half of the lease of {lease_seconds} s"
+        )
     return heartbeat_seconds

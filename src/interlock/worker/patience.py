@@ -26,13 +26,13 @@ class Patience:
         now = time.monotonic()
         if self._said_at is None or now - self._said_at >= SAY_AGAIN_SECONDS:
             self._said_at = now
-            self._log.warning("cannot reach the queue, trying again", doing=self._doing, error=str(error))
+            self._log.warning("queue unreachable, retrying", doing=self._doing, error=str(error))
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
     def rest(self) -> None:
         """After a try that worked."""
         if self._said_at is not None:
-            self._log.info("the queue is back", doing=self._doing)
+            self._log.info("queue reachable again", doing=self._doing)
             self._said_at = None
             self._pause = FIRST_PAUSE_SECONDS

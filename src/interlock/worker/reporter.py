@@ -106,7 +106,7 @@ class Reporter:
         except Exception:
             if len(batch) == 1:
                 # Never settled: the name of its claim would bring back the same job, again and again.
-                self._log.exception("a report was not taken", job=batch[0][0].job.id)
+                self._log.exception("finish failed", job=batch[0][0].job.id)
                 return
             for one in batch:  # so that what is wrong with one harms no other
                 await self._send([one])
@@ -149,11 +149,11 @@ class Reporter:
             except Fatal:
                 raise
             except Exception:  # the end of a run matters more than what it told
-                self._log.exception("events were not taken", jobs=[run.job.id for run, _ in told])
+                self._log.exception("events not delivered", jobs=[run.job.id for run, _ in told])
                 return
             for (run, _), answer in zip(told, answers, strict=True):
                 if isinstance(answer, Refused):
-                    self._log.warning("events were refused", job=run.job.id, error=str(answer.error))
+                    self._log.warning("events rejected", job=run.job.id, error=str(answer.error))
 
     async def _as_artifact(self, run: Run, order: Complete, error: TooLarge) -> Finish:
         """A result that is too large to be stored with the job, as an artifact that the result names."""
@@ -186,9 +186,9 @@ class Reporter:
             return
         if isinstance(error, (Conflict, NotFound)):
             self._settled(run)
-            self._log.info("the job was no longer ours", job=run.job.id, fence=run.job.fence, code=error.code)
+            self._log.info("lease lost before finish", job=run.job.id, fence=run.job.fence, code=error.code)
         else:
-            self._log.error("a report was refused", job=run.job.id, fence=run.job.fence, error=str(error))
+            self._log.error("finish rejected", job=run.job.id, fence=run.job.fence, error=str(error))
 
     def _note(self, run: Run, order: Finish, receipt: Receipt) -> None:
         """One line for each run. A worker may end thousands a second: what nobody reads is not put together."""

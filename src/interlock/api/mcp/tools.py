@@ -39,7 +39,7 @@ class Tool:
     def check(self, roles: frozenset[str]) -> None:
         """Refuse whoever has not got the roles for it, or has one that does not go with it."""
         if wrong := sorted(roles & self.never_with):
-            raise Forbidden(f"{self.name} is not for whoever has the role {' or '.join(wrong)}")
+            raise Forbidden(f"{self.name} is not available to credentials with the role {' or '.join(wrong)}")
         if not roles & self.roles:
             raise Forbidden(f"{self.name} needs the role {' or '.join(sorted(self.roles))}")
 
@@ -129,28 +129,28 @@ def _tool(
 
 TOOLS: Final[Sequence[Tool]] = (
     _tool(
-        "enqueue_job", jobs.enqueue, "Add a job",
-        "Add a job to the queue of its type, for a worker to run now or later. Give an idempotency_key to be able to "
-        "repeat the call: the same key and arguments answer the job that is there, marked replayed.",
+        "enqueue_job", jobs.enqueue, "Enqueue a job",
+        "Enqueue a job for a worker to run now or later. Give an idempotency_key to be able to repeat the call: the "
+        "same key and arguments return the first job, marked replayed.",
         act=_enqueue, may_be_repeated=False,
     ),
     _tool(
-        "get_job", jobs.get_job, "Look at a job",
+        "get_job", jobs.get_job, "Get a job",
         "Show one job: status, payload, lease, attempts, checkpoint, result and error.",
     ),
     _tool(
         "list_jobs", jobs.list_jobs, "List jobs",
-        "List jobs, newest first, without payloads. Go on with next_cursor while there is one.",
+        "List jobs, newest first, without payloads. Continue with next_cursor while there is one.",
     ),
     _tool(
-        "wait_for_job", results.wait_for_result, "Wait for a job to end",
-        "Wait up to 60 seconds for a job to end. Answers the whole job if it has (succeeded, failed, dead_letter or "
-        "cancelled), else only its id, status and location: then call again.",
+        "wait_for_job", results.wait_for_result, "Wait for a job",
+        "Wait up to 60 seconds until a job is terminal (succeeded, failed, dead_letter or cancelled). Returns the "
+        "whole job then, else only its id, status and location: call again.",
     ),
     _tool(
         "cancel_job", jobs.cancel, "Cancel a job",
-        "Stop a job: at once if it does not run, else its worker is asked to stop. force takes the job away from its "
-        "worker now; cascade stops the jobs below it too.",
+        "Cancel a job. A running job stops when its worker acknowledges; force revokes its lease now; cascade also "
+        "cancels its descendants.",
         may_destroy=True,
     ),
     _tool(
@@ -174,7 +174,7 @@ TOOLS: Final[Sequence[Tool]] = (
     ),
     _tool(
         "list_approvals", approvals.list_approvals, "List approvals",
-        "List what jobs have asked people to decide, newest first, with prompt, details, risk, digest and votes.",
+        "List approvals, newest first, with prompt, details, risk, digest and votes.",
     ),
     _tool(
         "queue_stats", queues.get_queue, "Count jobs",
@@ -189,17 +189,17 @@ TOOLS: Final[Sequence[Tool]] = (
         act=artifacts.get, schema=artifacts.SCHEMA,
     ),
     _tool(
-        "claim_job", claims.claim, "Take on a job",
+        "claim_job", claims.claim, "Claim a job",
         "Lease the best job that is due and that this worker may have, waiting for one up to wait_seconds; jobs is "
         "empty if there is none. Keep lease.fence: every later call about the job needs it. Then work, call "
         "heartbeat_job before lease.expires_at, and end with complete_job, fail_job or request_approval. steps, "
-        "checkpoint and approval tell what earlier runs have left.",
+        "checkpoint and approval are those of earlier runs.",
         act=_plain(claims.claim, key="claim_id"), may_be_repeated=False,
     ),
     _tool(
-        "heartbeat_job", heartbeats.heartbeat, "Keep a job",
-        "Extend the lease of a job that is being worked on; events tell people of progress. If the answer says "
-        "cancel_requested, stop and call fail_job; if it is lease_lost, the job is somebody else's: stop.",
+        "heartbeat_job", heartbeats.heartbeat, "Extend a lease",
+        "Extend the lease of a claimed job, with events about progress. If cancel_requested is true, stop and call "
+        "fail_job; on lease_lost another worker may have the job: stop.",
     ),
     _tool(
         "checkpoint_job", progress.save_checkpoint, "Save progress",
@@ -222,19 +222,19 @@ TOOLS: Final[Sequence[Tool]] = (
     ),
     _tool(
         "fail_job", finishes.fail, "Report failure",
-        "Report that a claimed job failed. It is tried again later while attempts are left, unless retryable is "
+        "Report that a claimed job failed. It is retried while attempts are left, unless retryable is "
         "false. The same report again gets the same receipt.",
     ),
     _tool(
-        "request_approval", approvals.open_approval, "Ask people",
-        "Let a claimed job wait until people approve or deny. The lease ends with this call; after the decision the "
-        "job is claimed again, and that claim carries the approval.",
+        "request_approval", approvals.open_approval, "Request approval",
+        "Suspend a claimed job until it is approved or denied. The lease ends with this call; after the decision the "
+        "next claim of the job carries the approval.",
         act=_request_approval, may_be_repeated=False,
     ),
     _tool(
         "decide_approval", approvals.decide, "Decide an approval",
-        "Approve or deny what a job has asked. Give the digest from list_approvals so that the decision holds for "
-        "exactly what was shown.",
+        "Approve or deny an approval. Give the digest from list_approvals, so that the decision counts only for the "
+        "request you saw.",
         never_with=frozenset({"work"}), may_destroy=True,
     ),
 )  # fmt: skip

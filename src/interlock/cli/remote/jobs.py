@@ -232,7 +232,7 @@ class RemoteProgress:
             async for sent in opened:
                 if sent.event == "event":
                     yield [Fed(NOWHERE, event(read(sent.data.encode(), EventShape)))]
-        raise Unavailable("the stream of events broke")
+        raise Unavailable("the event stream was interrupted")
 
 
 class RemoteAudit:

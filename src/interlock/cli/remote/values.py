@@ -38,7 +38,7 @@ def filled(kind: type[T], body: bytes | Raw, *, json: Sequence[str] = (), **give
     try:
         return kind(**{name: given[name] if name in given else _part(said, name, hints[name], json) for name in hints})
     except msgspec.MsgspecError as error:
-        raise Error(f"the answer of the server was not understood: {error}") from None
+        raise Error(f"cannot decode the response of the server: {error}") from None
 
 
 def approval(body: bytes | Raw) -> Approval:
