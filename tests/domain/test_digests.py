@@ -12,9 +12,9 @@ from interlock.domain.digests import (
     StepFields,
     carried,
     merge,
+    of_creation,
     of_decision,
     of_fields,
-    of_new_job,
     of_request,
     of_steps,
     of_text,
@@ -32,7 +32,7 @@ def test_a_text_is_digested_as_it_is_stored() -> None:
 
 def test_options_are_digested_field_by_field() -> None:
     plain = NewJob(id="j", type="t", payload="[1]", created_by="user:a")
-    assert of_new_job(plain) == {
+    assert carried(of_creation(plain)) == {
         "options": hexed("1:t1:0--1:3----0:----0:-----6:user:a-"),
         "payload": hexed("[1]"),
     }
@@ -45,7 +45,7 @@ def test_options_are_digested_field_by_field() -> None:
     text = (
         '1:t2:-52:997:15000001:72:{}8:500000007:{"a":1}4:00-17:1:x2:ÿ1:k1:i1:f1:r5:3:gpu3:key4:01ff1:w1:p1:o6:user:a1:b'
     )
-    assert of_new_job(full)["options"] == hexed(text)
+    assert carried(of_creation(full))["options"] == hexed(text)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_every_field_of_a_new_job_is_digested(field: str) -> None:
         "payload": "[]", "priority": 1, "deadline": 1, "timeout_seconds": 1.0, "max_attempts": 9,
         "expiry_delay_seconds": 1.0, "tags": ("a",), "requires": ("a",), "body_sha256": b"a",
     }  # fmt: skip
-    assert of_new_job(job._replace(**{field: other.get(field, "other")})) != of_new_job(job)
+    assert of_creation(job._replace(**{field: other.get(field, "other")})) != of_creation(job)
 
 
 def test_steps_are_digested_one_after_another() -> None:

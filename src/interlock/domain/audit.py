@@ -66,9 +66,11 @@ def hash_alike(
         row = fields(*first, None, None, at)
         return [sha256(before + row).digest() for before in befores]
     head, tail = fields(*first, None), _field(at)
+    bare = b"%b-%b" % (head, tail)
+    texts = (None if metadata is None else metadata.encode() for metadata in metadatas)
     return [
-        sha256(b"%b%b%b%b" % (before, head, _field(metadata), tail)).digest()
-        for before, metadata in zip(befores, metadatas, strict=True)
+        sha256(before + bare if text is None else b"%b%b%d:%b%b" % (before, head, len(text), text, tail)).digest()
+        for before, text in zip(befores, texts, strict=True)
     ]
 
 

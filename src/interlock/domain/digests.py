@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from interlock.domain.audit import fields
 from interlock.domain.job import NewJob
@@ -78,23 +78,29 @@ def of_options(options: Options) -> str:
     )  # fmt: skip
 
 
-_cached_options = lru_cache(1024)(of_options)  # most jobs of a batch differ only in their payload
+def of_creation(job: NewJob, progress: Mapping[str, str | None] | None = None) -> str:
+    """The metadata of the row that creates a job, which may begin with the progress of another."""
+    # By slices, and the options of jobs that differ only in payload once: this is done for every job.
+    given = (job[1], job[3], *job[6:_FAULT])
+    options = _digest_options(given) if job.idempotency_key or job.parent_id else _options_once(given)
+    payload = sha256(job.payload.encode()).hexdigest()
+    if progress:
+        return str(merge(None, {"options": options, "payload": payload, **progress}))
+    return f'{{"digests":{{"options":"{options}","payload":"{payload}"}}}}'
 
 
-def of_new_job(job: NewJob) -> dict[str, str | None]:
-    """The digests of the row that creates a job."""
-    (
-        _, type, payload, priority, _, _, deadline, timeout, max_attempts, backoff, expiry_delay, headers, traceparent,
-        tags, agent_kind, agent_id, affinity_key, repository, requires, key, body_sha256, webhook, parent_id,
-        redrive_of, created_by, requested_by, _,
-    ) = job  # fmt: skip
-    options = Options(
-        type, priority, deadline, timeout, max_attempts, backoff, expiry_delay, headers, traceparent, tags, agent_kind,
-        agent_id, affinity_key, repository, requires, key, body_sha256, webhook, parent_id, redrive_of, created_by,
-        requested_by,
-    )  # fmt: skip
-    digest = _cached_options if key is None and parent_id is None else of_options
-    return {"options": digest(options), "payload": of_text(payload)}
+def _digest_options(given: tuple[Any, ...]) -> str:
+    return of_options(Options._make(given))
+
+
+_FAULT = NewJob._fields.index("fault")
+_options_once = lru_cache(1024)(_digest_options)
+
+
+def of_result(result: str | None, summary: str | None, usage: str | None) -> dict[str, str | None]:
+    """The digests of what a job ended with."""
+    texts = {"result": result, "summary": summary, "usage": usage}
+    return {name: of_text(text) for name, text in texts.items() if text is not None}
 
 
 def of_steps(steps: Iterable[StepFields]) -> str | None:
@@ -126,6 +132,8 @@ def merge(metadata: str | None, digests: Mapping[str, str | None]) -> str | None
     """Metadata with the digests behind what is there; a null digest says that there is no such value any more."""
     if not digests:
         return metadata
+    if len(digests) == 1 and metadata is None and (only := digests.get("result")) is not None:
+        return f'{{"digests":{{"result":"{only}"}}}}'  # as most completions have it
     each = [f'"{name}":null' if d is None else f'"{name}":"{d}"' for name, d in sorted(digests.items())]
     text = f'"digests":{{{",".join(each)}}}}}'
     return "{" + text if metadata is None or metadata == "{}" else metadata[:-1] + "," + text

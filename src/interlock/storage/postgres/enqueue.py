@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
-from interlock.domain.digests import merge, of_new_job
+from interlock.domain.digests import of_creation
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
@@ -225,7 +225,7 @@ async def _insert(
         )
     rows = (
         (j.id, j.type, j.payload, j.priority, no, base, line, j.max_attempts, j.created_by, j.idempotency_key,
-         j.body_sha256, j.agent_kind, j.agent_id, _rest(j), _metadata(j, progress))
+         j.body_sha256, j.agent_kind, j.agent_id, _rest(j), of_creation(j, progress.get(j.id)))
         for j, (no, base), line in jobs
     )  # fmt: skip
     ids, types, payloads, priorities, routes, bases, lines, attempts, creators, *rare, metadatas = zip(
@@ -240,11 +240,6 @@ async def _insert(
     if added is None:
         return {id: (seq, at) for id, seq in zip(in_order, sorted(seqs), strict=True)}
     return {id: (seq, at) for id, seq in zip(added.split(), seqs, strict=True)}
-
-
-def _metadata(job: NewJob, progress: Progress) -> str | None:
-    digests = of_new_job(job)
-    return merge(None, digests | progress[job.id] if job.id in progress else digests)
 
 
 _RARE: Final = (

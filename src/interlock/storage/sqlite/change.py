@@ -26,7 +26,7 @@ from interlock.domain.decide import (
     holds,
     receipt_of,
 )  # fmt: skip
-from interlock.domain.digests import merge, of_text
+from interlock.domain.digests import merge, of_result, of_text
 from interlock.domain.edit import Edit
 from interlock.domain.job import ANY_FENCE, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
@@ -116,7 +116,7 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
         alike.append(job)
         if result is not None or summary is not None or usage is not None:
             results.append((job[1], result, summary, usage, sanitized))
-            found[job[1]] = _of_result(result, summary, usage)
+            found[job[1]] = of_result(result, summary, usage)
         answers.append(tuple.__new__(Receipt, (id, fence, _SUCCEEDED, attempt, version + 1, None, now)))
     if not ended:
         return answers
@@ -136,11 +136,6 @@ def _complete(connection: Connection, tenant: str, orders: Sequence[Complete]) -
     moves.tell_succeeded(connection, tenant, seqs, bases, lines)
     tell_parents(connection, tenant, ids)
     return answers
-
-
-def _of_result(result: str | None, summary: str | None, usage: str | None) -> digests.Digests:
-    texts = {"result": result, "summary": summary, "usage": usage}
-    return {name: of_text(text) for name, text in texts.items() if text is not None}
 
 
 def _held(connection: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Held]:
@@ -296,7 +291,7 @@ def _digests(connection: Connection, tenant: str, change: Change, job: Standing,
     found = digests.of_transition(
         connection, tenant, change.id, job.fence, job.status, change.status, change.verb, job.gate_id
     )  # fmt: skip
-    found |= _of_result(change.result, change.result_summary, change.usage)
+    found |= of_result(change.result, change.result_summary, change.usage)
     if change.error is not None and (change.error != job.error or change.status in digests.FAILURES):
         found["error"] = of_text(change.error)
     if change.edited is not None:

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Final
 
 from interlock.domain.audit import origin
-from interlock.domain.digests import merge, of_new_job
+from interlock.domain.digests import of_creation
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
@@ -145,7 +145,7 @@ def _insert(
     found = routes.of(connection, jobs)
     rows, bodies, full_bodies = [], [], []
     first_due: dict[int, int] = {}
-    births: defaultdict[str, dict[int, tuple[bytes, str | None]]] = defaultdict(dict)
+    births: defaultdict[str, list[tuple[int, bytes, str]]] = defaultdict(list)
     for seq, job, route in zip(count(first), jobs, found):
         # unpacked at once: looking up twenty names of a tuple takes longer than all the rest
         (
@@ -170,14 +170,12 @@ def _insert(
             bodies.append(body)
         else:
             full_bodies.append((*body, *more))
-        digests = of_new_job(job)
-        metadata = merge(None, digests | progress[id] if id in progress else digests)
-        births[created_by][seq] = origin(tenant, id), metadata
+        births[created_by].append((seq, origin(tenant, id), of_creation(job, progress.get(id))))
     for created_by, born in births.items():
-        origins, metadatas = zip(*born.values(), strict=True)
-        move_alike(connection, [*born], origins, 1, None, "queued", "enqueue", created_by, 1, 0, metadatas)
-    hashes = connection.hashes
-    connection.insert(_SQL["insert_job"], (tenant, now), [(*row, hashes[row[0]]) for row in rows])
+        seqs, origins, metadatas = zip(*born, strict=True)
+        move_alike(connection, seqs, origins, 1, None, "queued", "enqueue", created_by, 1, 0, metadatas)
+    heads = map(connection.hashes.__getitem__, range(first, first + len(jobs)))
+    connection.insert(_SQL["insert_job"], (tenant, now), [row + (head,) for row, head in zip(rows, heads, strict=True)])  # noqa: RUF005
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)
     overtaken = moves.overtaken(connection, tenant, first_due)
