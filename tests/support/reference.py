@@ -22,7 +22,7 @@ a blocking twin, with `_sync` at the end of their name and the same arguments, a
 # What the worker and the SDK say to each other, and nobody else.
 INSIDE: Final = {
     "App": {"connect_by"},
-    "Context": {"take_events", "give_back", "used", "keep_usage"},
+    "Context": {"take_events", "give_back", "used", "keep_usage", "keep_patches"},
     "Child": {"returns"},
     "Task": {"request", "handle", "definition", "function", "has_key"},
     "MemoryApp": {"discard"},

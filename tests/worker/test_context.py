@@ -245,7 +245,7 @@ async def test_an_event_is_told_however_odd_its_payload(app: StoreApp) -> None:
     assert "Store" in (thing.payload or "")
     assert json.loads(large.payload or "") == {"left_out": "10011 characters of text"}
     assert long.message.startswith("long long ")
-    assert (half.payload, half.sanitized) == ('{"text": "\\ufffd"}', True)
+    assert (half.payload, half.sanitized) == ('{"text":"\\ufffd"}', True)
 
 
 async def test_a_file_and_a_link_are_attached_to_the_job(store: Store, tmp_path: Path) -> None:
