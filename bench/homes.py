@@ -15,12 +15,12 @@ from bench.plan import EngineName
 from bench.workload import LOAD_AT_ONCE, payload
 from interlock import wire
 from interlock.client.local import LocalClient
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.sdk.app import App
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import JobRequest

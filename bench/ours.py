@@ -14,8 +14,8 @@ from interlock.domain.job import Enqueued, Filter, NewJob, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.policy import ClaimAsk
 from interlock.engine.engine import Engine
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
 from interlock.wire import JobRequest
 
 

@@ -25,7 +25,7 @@ from interlock.domain.job import NewJob
 from interlock.domain.operations import PruneOrder
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
-from interlock.storage.postgres.partitioning import partition
+from interlock.storage.postgres.partition_history import partition
 from interlock.storage.postgres.store import PostgresStore
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import fresh_database, make_template

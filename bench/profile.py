@@ -31,9 +31,9 @@ from interlock.domain.policy import ClaimAsk
 from interlock.errors import Error
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.storage.sqlite.writer import Writer
-from interlock.storage.statements import load
 from tests.support.postgres import PostgresFailed, PostgresMissing, PostgresServer
 from tests.support.stores import APP_LOGIN, fresh_database, make_template
 

@@ -25,9 +25,9 @@ from interlock.domain.policy import ClaimAsk
 from interlock.errors import Unavailable
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.joining import add_shard
-from interlock.storage.shards.move import Moved, Mover
-from interlock.storage.shards.opening import POOL, open_router
+from interlock.storage.shards.add_shard import add_shard
+from interlock.storage.shards.factory import POOL, open_router
+from interlock.storage.shards.tenant_move import Moved, Mover
 from tests.support.postgres import OWNER, Postgres
 from tests.support.shards import SHARDS, Wire, resident, wire_to
 from tests.support.stores import APP_LOGIN, fresh_database, make_template

@@ -20,7 +20,7 @@ LONGEST: Final = ("cluster", "model", "process")
 # For how long we wait on the way out, or for a shard that is slow: a busy machine must not look like one that is gone.
 MOMENTS: Final = (
     "interlock.worker.loop.LAST_WORDS_SECONDS",
-    "interlock.engine.presence.LAST_NOTES_SECONDS",
+    "interlock.engine.worker_presence.LAST_NOTES_SECONDS",
     "interlock.storage.shards.routing.PATIENCE_SECONDS",
 )
 

@@ -18,7 +18,7 @@ from interlock.cli.main import app
 from interlock.config import FILE, PREFIX, Settings, load
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.webhook import EVENTS
-from interlock.shown import JobShown
+from interlock.wire.encode import JobShown
 
 pytest_plugins = ["pytester"]
 

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from interlock.errors import Error as Error
     from interlock.sdk.context import Child as Child
     from interlock.sdk.context import Context as Context
+    from interlock.sdk.exceptions import Fail as Fail
+    from interlock.sdk.exceptions import JobCancelled as JobCancelled
+    from interlock.sdk.exceptions import JobFailed as JobFailed
+    from interlock.sdk.exceptions import Release as Release
+    from interlock.sdk.exceptions import Retry as Retry
+    from interlock.sdk.exceptions import StepMismatch as StepMismatch
+    from interlock.sdk.exceptions import Suspended as Suspended
     from interlock.sdk.handle import JobHandle as JobHandle
-    from interlock.sdk.raises import Fail as Fail
-    from interlock.sdk.raises import JobCancelled as JobCancelled
-    from interlock.sdk.raises import JobFailed as JobFailed
-    from interlock.sdk.raises import Release as Release
-    from interlock.sdk.raises import Retry as Retry
-    from interlock.sdk.raises import StepMismatch as StepMismatch
-    from interlock.sdk.raises import Suspended as Suspended
     from interlock.sdk.replay import Answer as Answer
     from interlock.sdk.tasks import Task as Task
     from interlock.worker.loop import Worker as Worker
@@ -33,16 +33,16 @@ _HOMES = {
     "Child": "sdk.context",
     "Context": "sdk.context",
     "Error": "errors",
-    "Fail": "sdk.raises",
-    "JobCancelled": "sdk.raises",
-    "JobFailed": "sdk.raises",
+    "Fail": "sdk.exceptions",
+    "JobCancelled": "sdk.exceptions",
+    "JobFailed": "sdk.exceptions",
     "JobHandle": "sdk.handle",
     "Queue": "assemble",
-    "Release": "sdk.raises",
-    "Retry": "sdk.raises",
+    "Release": "sdk.exceptions",
+    "Retry": "sdk.exceptions",
     "ShardSupplier": "domain.shards",
-    "StepMismatch": "sdk.raises",
-    "Suspended": "sdk.raises",
+    "StepMismatch": "sdk.exceptions",
+    "Suspended": "sdk.exceptions",
     "Task": "sdk.tasks",
     "Worker": "worker.loop",
 }

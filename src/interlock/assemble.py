@@ -13,25 +13,25 @@ from interlock import config
 from interlock.api.codeq.model import NAME as CODEQ
 from interlock.api.codeq.webhooks import CodeqFormat
 from interlock.client.local import LocalClient
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.config import Settings
-from interlock.domain.destination import Allowance
 from interlock.domain.issuer import issuers
 from interlock.domain.principal import DEFAULT_TENANT, local
 from interlock.domain.shards import ShardSupplier
+from interlock.domain.webhook_url import Allowance
 from interlock.engine.engine import Engine
 from interlock.engine.tokens import OWN, Trust
 from interlock.errors import Invalid, Unavailable
 from interlock.sdk.app import App as SdkApp
-from interlock.sdk.blocking import blocking
 from interlock.sdk.queue import Queue as SdkQueue
+from interlock.sdk.sync import blocking
 from interlock.sdk.tasks import Connected
+from interlock.storage.batching import merged
 from interlock.storage.contract import Objects, Store
-from interlock.storage.merged import merged
 from interlock.wire import Limits
 
 if TYPE_CHECKING:
-    from interlock.engine.keys import Fetch
+    from interlock.engine.jwks import Fetch
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
@@ -58,7 +58,7 @@ async def open_store(url: str) -> Store:
 async def open_shards(shards: Mapping[str, str], *, supplier: str | ShardSupplier | None = None) -> Store:
     """One store over several databases of PostgreSQL, by the names of their shards."""
     _need_asyncpg()
-    from interlock.storage.shards.opening import open_router
+    from interlock.storage.shards.factory import open_router
 
     return await open_router(shards, supplier=supplier)
 
@@ -66,16 +66,16 @@ async def open_shards(shards: Mapping[str, str], *, supplier: str | ShardSupplie
 def open_objects(place: str | None, database: str) -> Objects:
     """Where artifacts are kept: a bucket or a directory, by default beside the SQLite file or the running process."""
     if place is not None and place.startswith(S3):
-        from interlock.storage.objects.bucket import Bucket
+        from interlock.storage.object_store.s3 import Bucket
 
         return Bucket.s3(place)
     if place is None and database == f"{SQLITE}:memory:":
-        from interlock.storage.objects.bucket import Bucket
+        from interlock.storage.object_store.s3 import Bucket
 
         return Bucket.in_memory()
     if place is not None and "://" in place:
         raise Invalid("artifacts are kept in a directory or under s3://BUCKET/PREFIX", pointer="/artifacts")
-    from interlock.storage.objects.directory import Directory
+    from interlock.storage.object_store.filesystem import Directory
 
     beside = Path(_path(database)).parent if database.startswith(SQLITE) else Path()
     return Directory((beside / ARTIFACTS if place is None else Path(place)).absolute())
@@ -193,7 +193,7 @@ async def open_client(url: str, *, tenant: str = DEFAULT_TENANT, token: str | No
     token = token or None
     check_place(url, tenant=tenant, token=token)
     if url.startswith(SERVERS):
-        from interlock.client.http import HttpClient
+        from interlock.client.http.client import HttpClient
 
         return HttpClient(url, token=token)
     return await client_of(Settings(database=url, tenant=tenant))
@@ -219,7 +219,7 @@ def check_place(url: str, *, tenant: str, token: str | None) -> None:
 
 def check_server(url: str, *, token: str | None) -> None:
     """Reject an invalid server URL or token before the first call."""
-    from interlock.client.http_calls import checked_token, checked_url
+    from interlock.client.http.transport import checked_token, checked_url
 
     checked_url(url)
     if token is not None:

@@ -14,7 +14,7 @@ import pytest
 
 from interlock.assemble import SQLITE, open_objects
 from interlock.client.local import LocalClient
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.domain import principal
 from interlock.domain.approval import Decision, GateFilter, GateStatus
 from interlock.domain.job import Filter, Job
@@ -22,12 +22,12 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.principal import DEFAULT_TENANT, local
 from interlock.domain.retry import SECOND
 from interlock.engine.engine import Engine
-from interlock.sdk import values
+from interlock.sdk import serialization
 from interlock.sdk.app import App
-from interlock.sdk.blocking import blocking
 from interlock.sdk.handle import JobHandle
+from interlock.sdk.sync import blocking
 from interlock.sdk.tasks import Task
-from interlock.storage.merged import merged
+from interlock.storage.batching import merged
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.worker.loop import Worker
 
@@ -91,11 +91,11 @@ class MemoryApp(App):
         """The arguments of all jobs of a task, as they were sent, oldest first."""
         client = await self.client()
         jobs = [await client.get(job.id) for job in await self._all(type=task.name)]
-        return [values.decode(job.payload) for job in reversed(jobs)]
+        return [serialization.decode(job.payload) for job in reversed(jobs)]
 
     async def assert_enqueued(self, task: Task[..., Any], /, **arguments: Any) -> None:
         """Fail unless a job of the task has these arguments (others are ignored)."""
-        wanted = values.decode(values.encode(arguments))
+        wanted = serialization.decode(serialization.encode(arguments))
         sent = await self.enqueued(task)
         if not any(wanted.items() <= one.items() for one in sent):
             raise AssertionError(f"no job {task.name} with {wanted} was enqueued, only {sent}")
@@ -123,7 +123,7 @@ class MemoryApp(App):
         found = await gates.list(DEFAULT_TENANT, GateFilter(status=GateStatus.OPEN, job_id=id, limit=1))
         if not found:
             raise AssertionError(f"job {id} has no pending approval")
-        kept = None if data is None else values.encode(data)
+        kept = None if data is None else serialization.encode(data)
         who = local()._replace(actor=principal.user(by))
         await gates.decide(who, found[0].id, Decision(decision), comment=comment, data=kept)
 

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.api.options import Options
 from interlock.storage.contract import Store
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.api.rig import Api, serving

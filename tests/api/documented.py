@@ -11,7 +11,7 @@ import httpx2
 
 from interlock.api import openapi
 from interlock.api.app import routes
-from interlock.domain.text import loads
+from interlock.domain.json_text import loads
 
 _PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 

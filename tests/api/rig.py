@@ -15,10 +15,10 @@ from interlock.api.options import Options
 from interlock.api.server import Server, listen, url_of
 from interlock.api.service import Service
 from interlock.domain.principal import ROLES, Principal, user
-from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
+from interlock.engine.outbound_http import Outside
+from interlock.storage.batching import merged
 from interlock.storage.contract import Objects, Store
-from interlock.storage.merged import merged
 from interlock.wire import TokenRequest
 from tests.api import documented
 from tests.support.eventually import PATIENCE_SECONDS

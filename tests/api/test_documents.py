@@ -12,7 +12,7 @@ from interlock.api.openapi import LEADS
 from interlock.api.options import Options
 from interlock.api.problems import catalogue
 from interlock.domain.registry import QueueStats
-from interlock.engine.counts import Counts
+from interlock.engine.metrics import Counts
 from interlock.storage.sqlite.store import SQLiteStore
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -14,7 +14,7 @@ from interlock.domain.artifact import File, Holder
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from interlock.storage.contract import Store
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from interlock.wire import JobRequest
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually

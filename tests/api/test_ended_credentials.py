@@ -11,7 +11,7 @@ import httpx2
 
 from interlock.api.options import Options
 from interlock.storage.contract import Store
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually
 from tests.support.stores import ManualClock

@@ -11,7 +11,7 @@ import pytest
 from interlock.api.admission import Admission
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
-from interlock.api.rates import MOST_BUCKETS, Rates
+from interlock.api.rate_limit import MOST_BUCKETS, Rates
 from interlock.storage.contract import Store
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually

@@ -27,11 +27,11 @@ from interlock.api.app import create_app, routes
 from interlock.api.options import Options
 from interlock.api.routes import Route
 from interlock.api.server import Server, listen, url_of
-from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
+from interlock.engine.outbound_http import Outside
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.api.rig import resolved_to_nowhere

@@ -9,7 +9,7 @@ import pytest
 from interlock.api.options import Options
 from interlock.errors import Unavailable
 from interlock.storage.shards import routing
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.factory import open_router
 from tests.api.rig import Api, problem, serving
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres

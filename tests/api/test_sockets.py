@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from interlock.api.gate import SECURITY
+from interlock.api.middleware import SECURITY
 from interlock.api.options import Options
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk

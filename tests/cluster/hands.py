@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from tests.process.toil import Book, toil
-from tests.support.crew import Member, Place, members
 from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.workers import Member, Place, members
 
 PAUSE_SECONDS: Final = 0.25
 

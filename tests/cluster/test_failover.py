@@ -14,15 +14,15 @@ from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Unavailable
 from interlock.storage.postgres.store import PostgresStore
 from interlock.wire import new_id
+from tests.cluster.concurrency import Lines, lines
 from tests.cluster.freezing import frozen
 from tests.cluster.hands import Hands, hands
-from tests.cluster.lines import Lines, lines
 from tests.cluster.plant import TENANT, Plant, plant
 from tests.process.conftest import Judge
 from tests.support.cluster import Cluster, Node, cluster
-from tests.support.crew import Place
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
+from tests.support.workers import Place
 
 Property = Callable[[str, object], None]
 

@@ -13,7 +13,7 @@ import pytest
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Invalid, Unavailable
 from interlock.storage.postgres.connection import Conn, Link
-from interlock.storage.postgres.nodes import Node, Nodes, read
+from interlock.storage.postgres.hosts import Node, Nodes, read
 from interlock.storage.postgres.store import PostgresStore
 from interlock.wire import new_id
 from tests.support.eventually import PATIENCE_SECONDS, eventually
@@ -141,7 +141,7 @@ async def test_a_node_that_is_out_of_order_does_not_keep_the_others_from_being_a
 @pytest.fixture
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is asked for as long as a busy machine takes to answer: none of these says nothing."""
-    monkeypatch.setattr("interlock.storage.postgres.nodes.ONE_OF_SEVERAL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("interlock.storage.postgres.hosts.ONE_OF_SEVERAL_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.mark.usefixtures("_no_hurry")

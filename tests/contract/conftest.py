@@ -18,10 +18,10 @@ import pytest_asyncio
 from interlock.domain.shards import first_home
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.factory import open_router
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import Desk
-from tests.contract.doors import MASTER, Door, open_door
+from tests.contract.connections import MASTER, Door, open_door
 from tests.support.emptied import lent_database
 from tests.support.loops import share_the_loop_of_their_file
 from tests.support.partitions import partitioned_database

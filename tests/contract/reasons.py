@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from interlock.domain.explain import Why, explain
 from interlock.domain.policy import ClaimAsk
-from interlock.domain.presence import Sighting
-from interlock.domain.why import Why, explain
+from interlock.domain.worker_presence import Sighting
 from tests.contract.builders import (
     Desk,
     ask,

@@ -7,7 +7,7 @@ import json
 from interlock.domain.approval import Approval, GateFilter, GateStatus, OnDeny, digest
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import Location, Status, Verb
-from interlock.domain.moment import when
+from interlock.domain.timestamps import when
 from interlock.errors import (
     AlreadyDecided,
     AlreadyFinished,
@@ -17,8 +17,7 @@ from interlock.errors import (
     NotFound,
     NotRunning,
 )  # fmt: skip
-from tests.contract.builders import NEVER, Desk, beat, cancel, cancel_ack, complete, facts, fail, release, revoke, save
-from tests.contract.gates import (
+from tests.contract.approvals import (  # fmt: skip
     ADA,
     APPROVE,
     BOB,
@@ -30,7 +29,8 @@ from tests.contract.gates import (
     mint_refused,
     open_gate,
     waiting,
-)  # fmt: skip
+)
+from tests.contract.builders import NEVER, Desk, beat, cancel, cancel_ack, complete, facts, fail, release, revoke, save
 from tests.support.stores import SECOND
 from tests.support.truth import check_history
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.approvals import ballot, decided, gate_of, waiting
 from tests.contract.builders import NEVER, Desk
-from tests.contract.doors import Door, refusal
-from tests.contract.gates import ballot, decided, gate_of, waiting
+from tests.contract.connections import Door, refusal
 
 GATE = "UPDATE approval SET {} WHERE tenant = $1 AND id = $2"
 

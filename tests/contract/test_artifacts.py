@@ -18,7 +18,7 @@ from interlock.domain.job import Job, Refused
 from interlock.errors import LeaseLost, NotFound, NotRunning, TooLarge, Unavailable
 from tests.contract.artifacts import due, file, holder, keys, link, listed, new_key, opened, refused, show
 from tests.contract.builders import NEVER, Desk, cancel, complete, expire, fail
-from tests.contract.doors import Door, refusal
+from tests.contract.connections import Door, refusal
 
 
 async def test_a_file_is_seen_exactly_as_it_was_shown(desk: Desk) -> None:

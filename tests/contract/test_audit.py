@@ -9,12 +9,12 @@ import pytest
 
 from interlock.domain.audit import history_hash
 from interlock.domain.lifecycle import Status
-from interlock.storage import chains
+from interlock.storage import history_chain
 from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import Desk, cancel, complete, new_job
-from tests.contract.doors import MASTER, Door, move, open_door
+from tests.contract.connections import MASTER, Door, move, open_door
 from tests.contract.test_history import eventful
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database, open_store
@@ -177,7 +177,7 @@ async def test_the_head_changes_with_every_transition_and_with_nothing_else(
 async def test_the_head_of_a_tenant_is_changed_by_nobody_else(
     engine: str, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains, "ENDS_AT_ONCE", 2)  # so that it is read in several pieces
+    monkeypatch.setattr(history_chain, "ENDS_AT_ONCE", 2)  # so that it is read in several pieces
 
     async def use(store: Store, place: str) -> None:
         one, other = Desk(store, "one", ManualClock()), Desk(store, "other", ManualClock())

@@ -8,7 +8,7 @@ from interlock.domain.audit import Chronicle
 from interlock.engine.audit import Audit
 from interlock.errors import Invalid
 from tests.contract.builders import Desk, complete, fail
-from tests.contract.doors import Door
+from tests.contract.connections import Door
 
 
 async def all_parts(desk: Desk, jobs: int) -> tuple[int, int, list[str], int]:

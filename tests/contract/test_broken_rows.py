@@ -13,13 +13,13 @@ from interlock.domain.job import Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.operations import PruneOrder
 from interlock.domain.registry import Agent
-from interlock.engine.upkeep import Upkeep
+from interlock.engine.maintenance import Upkeep
 from interlock.errors import BrokenJob
 from interlock.storage.contract import Store
 from interlock.storage.contract.doctor import RULES, Fault
+from tests.contract.approvals import waiting
 from tests.contract.builders import OPERATOR, Desk, beat, cancel, complete, new_id, release
-from tests.contract.doors import MASTER, Door, open_door
-from tests.contract.gates import waiting
+from tests.contract.connections import MASTER, Door, open_door
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import ManualClock

@@ -12,7 +12,7 @@ from interlock.domain.job import Job, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import AlreadyFinished, NotFound
 from tests.contract.builders import NEVER, OPERATOR, Desk, cancel, cancel_ack, complete, facts, fail, release
-from tests.contract.doors import Door, job_in
+from tests.contract.connections import Door, job_in
 
 
 @pytest.mark.parametrize("status", [Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL])

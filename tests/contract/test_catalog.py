@@ -5,7 +5,7 @@ from __future__ import annotations
 from interlock.domain.lifecycle import EDGES, Status
 from interlock.domain.registry import Agent
 from tests.contract.builders import Desk
-from tests.contract.doors import Door
+from tests.contract.connections import Door
 
 # One row or one table for the whole database: there is no tenant to lead their keys.
 WITHOUT_TENANT = {"epoch", "history_partition", "schema_migration", "seal", "shard"}

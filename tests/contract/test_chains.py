@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from interlock.domain.audit import history_hash
-from interlock.storage.chains import head, verify
+from interlock.storage.history_chain import head, verify
 
 ID, OTHER = "0193a1b2-c3d4-7e5f-8a9b-000000000001", "0193a1b2-c3d4-7e5f-8a9b-000000000002"
 

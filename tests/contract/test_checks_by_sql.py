@@ -8,7 +8,7 @@ import pytest
 
 from interlock.domain.lifecycle import TERMINAL, Status
 from tests.contract.builders import ERROR, Desk, new_id
-from tests.contract.doors import Door, job_in, refusal, update
+from tests.contract.connections import Door, job_in, refusal, update
 
 LIVE = [status for status in Status if status not in TERMINAL]
 

@@ -11,8 +11,8 @@ import pytest
 from interlock.domain.job import Job, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.errors import LeaseLost
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
 from tests.contract.builders import Desk, ask, complete, new_job
 
 

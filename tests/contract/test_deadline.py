@@ -8,7 +8,7 @@ import pytest
 
 from interlock.domain.lifecycle import Status, Verb
 from tests.contract.builders import FIXED, Desk, beat, complete, facts, fail, pass_deadline, release
-from tests.contract.doors import Door, job_in
+from tests.contract.connections import Door, job_in
 
 
 async def test_a_queued_job_past_its_deadline_is_cancelled_because_of_it(desk: Desk) -> None:

@@ -11,9 +11,9 @@ from interlock.domain.decide import Release
 from interlock.domain.job import Job, Receipt, Refused
 from interlock.domain.lifecycle import Status
 from interlock.errors import WouldDeadlock
+from tests.contract.approvals import ballot, decided, waiting
 from tests.contract.builders import Desk, cancel, complete, fail, release
-from tests.contract.gates import ballot, decided, waiting
-from tests.contract.lines import BOT, limit
+from tests.contract.concurrency import BOT, limit
 
 OTHER: dict[str, Any] = {"agent_kind": "bot", "agent_id": "2"}
 

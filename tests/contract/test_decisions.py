@@ -18,8 +18,7 @@ from interlock.errors import (
     Invalid,
     NotFound,
 )  # fmt: skip
-from tests.contract.builders import NEVER, Desk, cancel, pass_deadline
-from tests.contract.gates import (
+from tests.contract.approvals import (  # fmt: skip
     ADA,
     APPROVE,
     BOB,
@@ -33,7 +32,8 @@ from tests.contract.gates import (
     minted,
     sweep_gates,
     waiting,
-)  # fmt: skip
+)
+from tests.contract.builders import NEVER, Desk, cancel, pass_deadline
 from tests.support.eventually import eventually
 from tests.support.truth import check_history
 

@@ -18,7 +18,7 @@ from interlock.domain.webhook import (
 )  # fmt: skip
 from interlock.errors import IdempotencyKeyReuse, Invalid
 from tests.contract.builders import NEVER, Desk, new_id, new_job
-from tests.contract.doors import Door, refusal
+from tests.contract.connections import Door, refusal
 from tests.contract.webhooks import (
     AGAIN,
     DEAD,

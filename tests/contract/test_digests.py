@@ -14,6 +14,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.operations import CHECKPOINT
 from interlock.storage.sqlite.connection import Connection, wall_clock
 from interlock.storage.sqlite.store import SQLiteStore
+from tests.contract.approvals import ADA, BOB, DENY, ballot, decided, edit, sweep_gates, waiting
 from tests.contract.builders import (
     ERROR,
     Desk,
@@ -27,8 +28,7 @@ from tests.contract.builders import (
     revoke,
     save,
 )
-from tests.contract.doors import Door, move, moved, update
-from tests.contract.gates import ADA, BOB, DENY, ballot, decided, edit, sweep_gates, waiting
+from tests.contract.connections import Door, move, moved, update
 from tests.contract.progress import keep, step
 from tests.contract.test_prune import prune
 from tests.contract.test_redrive import order, redrive

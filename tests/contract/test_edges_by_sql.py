@@ -9,7 +9,7 @@ import pytest
 from interlock.domain.lifecycle import TERMINAL, Status, is_legal
 from interlock.domain.registry import Agent
 from tests.contract.builders import Desk, beat, complete, new_id, release
-from tests.contract.doors import DOORS, DatabaseError, Door, job_in, move, moved, refusal, update
+from tests.contract.connections import DOORS, DatabaseError, Door, job_in, move, moved, refusal, update
 
 
 @pytest.fixture(params=["functions", "owner", "app", "partitions"])

@@ -8,11 +8,11 @@ import pytest
 
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
-from interlock.domain.moment import when
+from interlock.domain.timestamps import when
 from interlock.errors import AlreadyFinished, Invalid, NotEditable, NotFound, PreconditionFailed
+from tests.contract.approvals import edit
 from tests.contract.builders import NEVER, OPERATOR, Desk, facts, fail
-from tests.contract.doors import Door, job_in
-from tests.contract.gates import edit
+from tests.contract.connections import Door, job_in
 from tests.support.truth import check_history, check_postgres, check_sqlite
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from interlock.domain.job import Enqueued, Filter, Job, NewJob, Refused
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.moment import micros
+from interlock.domain.timestamps import micros
 from interlock.errors import Invalid, ParentEnded
 from tests.contract.builders import FIXED, NEVER, Desk, cancel, complete, fail, new_id, new_job
 

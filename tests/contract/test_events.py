@@ -12,9 +12,9 @@ import pytest
 from interlock.domain.job import Pulse, Refused
 from interlock.domain.progress import SMALLEST_ID, EventRow, Fed, Level, Place, Report
 from interlock.errors import CheckpointConflict, Error, LeaseLost, NotFound, NotRunning
+from tests.contract.approvals import ballot, decided, waiting
 from tests.contract.builders import NEVER, Desk, beat, complete, expire, fail, release, revoke, save
-from tests.contract.doors import Door, refusal
-from tests.contract.gates import ballot, decided, waiting
+from tests.contract.connections import Door, refusal
 from tests.contract.progress import event, report, tell
 from tests.contract.test_poison_values import VALUES, WORDS
 from tests.support.eventually import eventually

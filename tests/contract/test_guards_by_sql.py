@@ -9,7 +9,7 @@ import pytest
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.registry import Agent
 from tests.contract.builders import Desk, cancel, complete, new_id
-from tests.contract.doors import DOORS, Door, job_in, moved, refusal, update
+from tests.contract.connections import DOORS, Door, job_in, moved, refusal, update
 
 FUNCTION = "only_interlock_may_change_jobs"
 DENIED = "permission denied"

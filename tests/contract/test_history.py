@@ -8,7 +8,7 @@ from itertools import pairwise
 from interlock.domain.decide import Order
 from interlock.domain.job import HistoryRow
 from interlock.domain.lifecycle import EDGES, Status, Verb
-from interlock.domain.moment import when
+from interlock.domain.timestamps import when
 from tests.contract.builders import (
     ERROR,
     FIXED,

@@ -23,7 +23,7 @@ from tests.contract.builders import (
     revoke,
     save,
 )  # fmt: skip
-from tests.contract.doors import Door
+from tests.contract.connections import Door
 
 
 async def test_a_lease_holds_for_the_seconds_asked_for(desk: Desk) -> None:

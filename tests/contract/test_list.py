@@ -9,7 +9,7 @@ import pytest
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from tests.contract.builders import NEVER, Desk, beat, cancel, complete, fail, new_job, save
-from tests.contract.doors import Door, job_in
+from tests.contract.connections import Door, job_in
 
 
 async def found(desk: Desk, **fields: Any) -> list[str]:

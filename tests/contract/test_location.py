@@ -6,7 +6,7 @@ import pytest
 
 from interlock.domain.lifecycle import Location, Status
 from tests.contract.builders import Desk, complete, release
-from tests.contract.doors import Door, job_in
+from tests.contract.connections import Door, job_in
 
 AT_ONCE = {
     Status.QUEUED: Location.READY,

@@ -15,7 +15,7 @@ from interlock.domain.token import NewToken
 from interlock.domain.webhook import NewSubscription
 from interlock.errors import AgentInUse
 from tests.contract.builders import OPERATOR, Desk, complete, new_id
-from tests.contract.doors import Door, refusal
+from tests.contract.connections import Door, refusal
 from tests.contract.test_prune import prune
 
 SECRET = "whsec_verysecret"

@@ -19,7 +19,7 @@ from interlock.storage.migrate import Migration, migrations, pending
 from interlock.storage.postgres.store import PostgresStore, migrate
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import OPERATOR, Desk, beat, cancel, complete, fail, release, save
-from tests.contract.doors import MASTER, DatabaseError, Door, open_door
+from tests.contract.connections import MASTER, DatabaseError, Door, open_door
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import APP_LOGIN, ENGINES, ManualClock, fresh_database
 

@@ -8,9 +8,9 @@ import pytest
 
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
+from tests.contract.approvals import ballot, decided, gate_of, waiting
 from tests.contract.builders import NEVER, Desk, cancel, complete, new_id, new_job, release, save
-from tests.contract.doors import DOORS, DatabaseError, Door, PostgresDoor, SQLiteDoor, moved, refusal, update
-from tests.contract.gates import ballot, decided, gate_of, waiting
+from tests.contract.connections import DOORS, DatabaseError, Door, PostgresDoor, SQLiteDoor, moved, refusal, update
 from tests.contract.progress import keep, step, steps_of
 
 DENIED = "permission denied"

@@ -12,15 +12,15 @@ import pytest_asyncio
 from interlock.domain.operations import PruneOrder
 from interlock.engine.retention import Retention
 from interlock.errors import Conflict, Forbidden
-from interlock.storage import chains
-from interlock.storage.postgres import partitions
-from interlock.storage.postgres.partitioning import partition
-from interlock.storage.postgres.partitions import HistoryPart
+from interlock.storage import history_chain
+from interlock.storage.postgres import history_partitions
+from interlock.storage.postgres.history_partitions import HistoryPart
+from interlock.storage.postgres.partition_history import partition
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.move import Mover
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.tenant_move import Mover
 from tests.contract.builders import OPERATOR, Desk, cancel, complete, new_id
-from tests.contract.doors import Door, open_door, refusal
+from tests.contract.connections import Door, open_door, refusal
 from tests.support.emptied import emptied_database
 from tests.support.eventually import eventually
 from tests.support.partitions import DAY, partition_as_of
@@ -201,7 +201,7 @@ async def test_retention_leaves_history_to_its_partition_and_drops_it_when_the_l
     assert await rows(owner) == 0
     assert await store.verify() == (0, 0, None)
     told = await store.prunes(desk.tenant)
-    assert [prune.hash.hex() for prune in told] == [chains.head([end]) for end in reversed(ends)]
+    assert [prune.hash.hex() for prune in told] == [history_chain.head([end]) for end in reversed(ends)]
     assert await retention.retain() == 0
 
 
@@ -223,7 +223,7 @@ async def test_a_partition_stays_while_anybody_has_a_job_of_its_time(
 async def test_where_a_job_stays_the_history_of_the_others_goes_a_day_later(
     desk: Desk, neighbour: Desk, store: PostgresStore, owner: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(history_partitions, "SWEPT_AT_ONCE", 2)
     retention = Retention(store, days=7)
     stays = await desk.add(id=id_of(desk.clock.now), type="stays", run_at=desk.after(99 * 86_400))
     for whose in (desk, neighbour):
@@ -266,7 +266,7 @@ async def test_a_prune_on_demand_takes_history_along_with_its_job(
 async def test_a_partition_goes_later_when_somebody_reads_history_just_now(
     desk: Desk, store: PostgresStore, place: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "TRY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(history_partitions, "TRY_AGAIN_SECONDS", 0.0)
     await ended(desk)
     desk.clock.advance(8 * 86_400 + 60)
     reader = await asyncpg.connect(postgres.dsn(place, user=OWNER))

@@ -11,10 +11,10 @@ from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.operations import PrunedStep, PruneOrder
 from interlock.domain.webhook import DeliveryStatus, Dispatch, Outcome, Settlement
-from interlock.storage import chains
+from interlock.storage import history_chain
+from tests.contract.approvals import ballot, decided, waiting
 from tests.contract.builders import OPERATOR, Desk, complete, new_id, new_job, save
-from tests.contract.doors import Door, job_in, refusal
-from tests.contract.gates import ballot, decided, waiting
+from tests.contract.connections import Door, job_in, refusal
 from tests.contract.progress import event, keep, report, step, tell
 
 DAY = 86_400
@@ -119,7 +119,7 @@ async def test_a_prune_leaves_a_count_and_a_hash_that_an_audit_can_compare(desk:
     name = new_id()
     await prune(desk, id=name)
     (told,) = await desk.store.prunes(desk.tenant)
-    assert told.hash.hex() == chains.head(ends)
+    assert told.hash.hex() == history_chain.head(ends)
     assert (told.id, told.at, told.actor, told.jobs) == (name, desk.clock.now, OPERATOR, 4)
     assert (told.cutoff, told.first_seq, told.last_seq) == (
         desk.clock.now - 7 * DAY * 1_000_000,

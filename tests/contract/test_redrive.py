@@ -15,7 +15,7 @@ from interlock.domain.registry import Agent, JobType
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, NotEnded, NotFound, UnknownAgent
 from interlock.storage.contract import RegistryChanged
 from tests.contract.builders import FIXED, NEVER, OPERATOR, Desk, cancel, complete, fail, new_id, save
-from tests.contract.doors import Door, job_in
+from tests.contract.connections import Door, job_in
 from tests.contract.progress import keep, step
 
 LIVE = [status for status in Status if status not in TERMINAL]

@@ -11,8 +11,8 @@ from interlock.domain.job import MAX_RELEASES, Receipt
 from interlock.domain.lifecycle import Location, Status, Verb
 from interlock.errors import Invalid
 from tests.contract.builders import FIXED, NEVER, Desk, cancel, cancel_ack, complete, fail, release, save
-from tests.contract.doors import Door, move
-from tests.contract.lines import BOT, ids_of, limit
+from tests.contract.concurrency import BOT, ids_of, limit
+from tests.contract.connections import Door, move
 
 
 async def test_a_released_job_can_be_claimed_at_once_with_the_same_attempt(desk: Desk) -> None:

@@ -15,8 +15,8 @@ import pytest
 from interlock.domain.token import NewToken
 from interlock.storage.sqlite.connection import Connection
 from interlock.storage.sqlite.store import SQLiteStore
+from tests.contract.approvals import ballot, decided, minted, waiting
 from tests.contract.builders import OPERATOR, Desk, complete, new_id, save
-from tests.contract.gates import ballot, decided, minted, waiting
 from tests.contract.progress import event, keep, report, step, tell
 from tests.contract.test_prune import prune
 from tests.support.stores import ManualClock, migrated_file

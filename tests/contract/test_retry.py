@@ -8,8 +8,8 @@ import pytest
 
 from interlock.domain.job import Receipt
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.moment import when
 from interlock.domain.retry import SHORTEST_DELAY, Backoff
+from interlock.domain.timestamps import when
 from tests.contract.builders import ERROR, FIXED, Desk, cancel, complete, facts, fail
 from tests.support.stores import SECOND
 

@@ -9,7 +9,7 @@ import pytest
 from interlock.domain.lifecycle import Status, Verb
 from interlock.errors import AlreadyFinished, NotFound
 from tests.contract.builders import NEVER, OPERATOR, Desk, cancel, revoke
-from tests.contract.doors import Door, job_in
+from tests.contract.connections import Door, job_in
 
 
 async def test_a_revoked_lease_costs_one_attempt_and_the_job_is_tried_again_at_once(desk: Desk) -> None:

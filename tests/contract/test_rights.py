@@ -9,16 +9,16 @@ import pytest
 import pytest_asyncio
 
 from interlock.domain.operations import PruneOrder
-from interlock.domain.presence import Sighting
 from interlock.domain.registry import JobType
 from interlock.domain.token import NewToken
+from interlock.domain.worker_presence import Sighting
 from interlock.storage.contract import Store
-from interlock.storage.postgres.ladder import verbs
+from interlock.storage.postgres.migrate import verbs
 from interlock.storage.postgres.store import PostgresStore
+from tests.contract.approvals import ballot, decided, waiting
 from tests.contract.artifacts import file, opened, show
 from tests.contract.builders import OPERATOR, Desk, ask, cancel, new_id, release, save
-from tests.contract.doors import Door, open_door, refusal
-from tests.contract.gates import ballot, decided, waiting
+from tests.contract.connections import Door, open_door, refusal
 from tests.contract.progress import event, keep, report, step, tell
 from tests.contract.webhooks import overheard
 from tests.support.postgres import Postgres

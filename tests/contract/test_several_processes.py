@@ -18,13 +18,13 @@ from interlock.errors import Unavailable
 from interlock.storage.contract import Store, cancels_of
 from interlock.storage.migrate import migrations
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.factory import open_router
 from interlock.storage.sqlite import claim, connection
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.routes import Routes
+from interlock.storage.sqlite.eligibility_keys import Routes
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.contract.builders import NEVER, OPERATOR, Desk, ask, cancel, complete, new_job, release, revoke
-from tests.contract.doors import DatabaseError
+from tests.contract.connections import DatabaseError
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, ManualClock, migrated_file

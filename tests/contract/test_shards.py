@@ -15,15 +15,15 @@ from interlock.domain.registry import Agent, JobType
 from interlock.domain.shards import birth_shard
 from interlock.domain.token import NewToken
 from interlock.errors import IdempotencyKeyReuse, Invalid, NotFound, TenantMoved, Unavailable
-from interlock.storage import chains
+from interlock.storage import history_chain
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.opening import open_router
-from interlock.storage.shards.router import Router
+from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.sharded_store import Router
 from interlock.wire import new_id
+from tests.contract.approvals import ballot, decided, waiting
 from tests.contract.artifacts import file, show
 from tests.contract.builders import NEVER, Desk, complete, new_job
-from tests.contract.gates import ballot, decided, waiting
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
 from tests.support.shards import SHARDS, resident, wire_to
@@ -279,8 +279,8 @@ async def test_a_head_covers_the_chains_of_all_shards_in_their_order(
     jobs = await wide.store.find(wide.tenant, Filter())
     ends = [(wide.tenant, id, (await wide.history(id))[-1].hash) for id in sorted(job.id for job in jobs)]
     assert len(ends) == 6
-    monkeypatch.setattr(chains, "ENDS_AT_ONCE", 2)
-    assert await wide.store.head(wide.tenant) == chains.head(ends)
+    monkeypatch.setattr(history_chain, "ENDS_AT_ONCE", 2)
+    assert await wide.store.head(wide.tenant) == history_chain.head(ends)
 
 
 async def test_a_supplier_may_go_by_type(addresses: dict[str, str], clock: ManualClock, tenant: str) -> None:

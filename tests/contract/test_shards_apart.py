@@ -17,10 +17,10 @@ from interlock.domain.shards import birth_shard
 from interlock.domain.token import NewToken, Token
 from interlock.errors import Indeterminate, Invalid
 from interlock.storage.contract import Terms
+from interlock.storage.postgres.explain import MOST_NAMED
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.postgres.why import MOST_NAMED
-from interlock.storage.shards.opening import open_router
-from interlock.storage.shards.router import Router
+from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.sharded_store import Router
 from interlock.wire import new_id
 from tests.contract.builders import OPERATOR, Desk, complete, new_job
 from tests.contract.test_redrive import order

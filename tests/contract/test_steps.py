@@ -13,12 +13,12 @@ from interlock.errors import Error, LeaseLost, NotFound, NotRunning
 from interlock.storage.contract import Store
 from interlock.storage.postgres import progress as on_postgres
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.router import Router
+from interlock.storage.shards.sharded_store import Router
 from interlock.storage.sqlite import progress as on_sqlite
 from interlock.storage.sqlite.store import SQLiteStore
+from tests.contract.approvals import ballot, decided, waiting
 from tests.contract.builders import NEVER, Desk, complete, expire, fail, release, revoke
-from tests.contract.doors import Door, refusal
-from tests.contract.gates import ballot, decided, waiting
+from tests.contract.connections import Door, refusal
 from tests.contract.progress import keep, step
 from tests.contract.test_poison_values import VALUES, WORDS
 

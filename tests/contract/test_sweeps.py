@@ -13,20 +13,20 @@ import pytest
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
-from interlock.engine.upkeep import Upkeep
+from interlock.engine.maintenance import Upkeep
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite.store import SQLiteStore
-from interlock.storage.statements import load
 from interlock.wire import job_request
+from tests.contract.approvals import waiting
 from tests.contract.builders import Desk, ask
-from tests.contract.doors import Door
-from tests.contract.gates import waiting
+from tests.contract.connections import Door
 from tests.support.eventually import PATIENCE_SECONDS
 
 SWEEPS: Final = (
     ("read.sql", "due_leases"),
     ("read.sql", "due_deadlines"),
     ("approvals.sql", "due"),
-    ("moves.sql", "tenants_with_due_lines"),
+    ("transition_effects.sql", "tenants_with_due_lines"),
 )
 
 

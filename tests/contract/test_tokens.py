@@ -13,7 +13,7 @@ from interlock.domain.job import Refused
 from interlock.domain.token import NewToken, Sighting, Token
 from interlock.errors import NotFound, TokenExists
 from tests.contract.builders import NEVER, OPERATOR, Desk, new_id
-from tests.contract.doors import Door, refusal
+from tests.contract.connections import Door, refusal
 from tests.support.stores import SECOND
 
 _numbers = itertools.count(1)

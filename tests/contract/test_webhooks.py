@@ -14,9 +14,9 @@ from interlock.domain.webhook import (
     Dispatch,
     Mode,
 )  # fmt: skip
+from tests.contract.approvals import APPROVE, DENY, ballot, decided, edit, sweep_gates, waiting
 from tests.contract.builders import NEVER, Desk, cancel, complete, fail, new_job, release
-from tests.contract.doors import Door, job_in, move
-from tests.contract.gates import APPROVE, DENY, ballot, decided, edit, sweep_gates, waiting
+from tests.contract.connections import Door, job_in, move
 from tests.contract.webhooks import (
     AGAIN,
     GONE,

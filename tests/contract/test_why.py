@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from interlock.domain.presence import LATELY_SECONDS, Sighting
+from interlock.domain.explain import Clause
 from interlock.domain.registry import Agent
-from interlock.domain.why import Clause
+from interlock.domain.worker_presence import LATELY_SECONDS, Sighting
+from tests.contract.approvals import ballot, decided, open_gate, waiting
 from tests.contract.builders import (
     FIXED,
     NEVER,
@@ -19,7 +20,6 @@ from tests.contract.builders import (
     fail,
     release,
 )
-from tests.contract.gates import ballot, decided, open_gate, waiting
 from tests.contract.reasons import clauses, details, seen, why
 
 

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interlock.domain.decide import Cancel
+from interlock.domain.explain import Clause
 from interlock.domain.registry import Agent
-from interlock.domain.why import Clause
 from interlock.storage.contract import Store
+from tests.contract.approvals import ballot, decided, open_gate
 from tests.contract.builders import OPERATOR, Desk, complete, release
-from tests.contract.gates import ballot, decided, open_gate
 from tests.contract.reasons import clauses, seen
 from tests.support.stores import START, ManualClock
 

@@ -9,11 +9,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from interlock.domain.explain import Clause
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.registry import Agent
-from interlock.domain.why import Clause
 from interlock.storage.contract import Store
+from tests.contract.approvals import open_gate
 from tests.contract.builders import (
     OPERATOR,
     Desk,
@@ -23,7 +24,6 @@ from tests.contract.builders import (
     new_job,
     release,
 )
-from tests.contract.gates import open_gate
 from tests.contract.reasons import seen, why
 from tests.support.stores import START, ManualClock
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from interlock.domain.policy import ClaimAsk
-from interlock.domain.presence import Presence, Sighting, wanted
+from interlock.domain.worker_presence import Presence, Sighting, wanted
 from tests.contract.builders import Desk, ask, complete
-from tests.contract.doors import Door
+from tests.contract.connections import Door
 
 DAY = 86_400.0
 MINE = {"types": frozenset({"render"}), "capabilities": frozenset({"gpu"}), "affinity_keys": None}

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from interlock.api.options import Options
-from interlock.client.http import HttpClient
+from interlock.client.http.client import HttpClient
 from interlock.client.local import LocalClient
 from interlock.domain.principal import local
 from interlock.storage.contract import Store
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from tests.api.conftest import store  # noqa: F401 - a fixture
 from tests.api.rig import Api, serving
 from tests.contract.conftest import database, place  # noqa: F401 - fixtures
-from tests.contract_clients.desk import Desk
+from tests.contract_clients.remote_cli import Desk
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import ManualClock
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.client.http import HttpClient
+from interlock.client.http.client import HttpClient
 from interlock.domain.decide import CancelAck, Complete
 from interlock.domain.job import Beat, Checkpoint
 from interlock.domain.lifecycle import Status, Verb
@@ -19,7 +19,7 @@ from interlock.sdk.context import Context
 from interlock.wire import new_id
 from interlock.worker.loop import Worker
 from tests.api.rig import Api
-from tests.contract_clients.desk import given, holder, request
+from tests.contract_clients.remote_cli import given, holder, request
 
 
 async def client_of(api: Api, *roles: str, **policy: Any) -> HttpClient:

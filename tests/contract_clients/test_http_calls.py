@@ -11,8 +11,8 @@ import time
 import msgspec
 import pytest
 
-from interlock.client import http_calls
-from interlock.client.http import HttpClient
+from interlock.client.http import transport
+from interlock.client.http.client import HttpClient
 from interlock.domain.artifact import File, Holder
 from interlock.domain.decide import Complete
 from interlock.domain.job import Refused
@@ -28,7 +28,7 @@ from interlock.errors import (
     Unavailable,
 )
 from interlock.wire import JobRequest
-from tests.contract_clients.desk import NEVER
+from tests.contract_clients.remote_cli import NEVER
 from tests.contract_clients.scripted import LOST, answer, hanging_up, scripted
 from tests.support.eventually import PATIENCE_SECONDS
 
@@ -154,7 +154,7 @@ async def test_a_server_that_hangs_up_on_a_large_body_is_asked_by_its_head_alone
 
 
 async def test_a_large_body_that_was_cut_off_and_would_be_taken_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_calls, "ASKING_SECONDS", 0.1)
+    monkeypatch.setattr(transport, "ASKING_SECONDS", 0.1)
     async with hanging_up(b"HTTP/1.1 100 Continue\r\n\r\n", then=answer(200, json.dumps({"id": NEVER}))) as server:
         client = HttpClient(server.url, patience_seconds=PATIENCE_SECONDS)
         assert await client.attach(Holder(NEVER, 1, "w1"), File("big", bytes(8 * 1024 * 1024))) == NEVER
@@ -201,7 +201,7 @@ async def test_an_answer_that_is_no_answer_of_ours_is_an_error_of_ours() -> None
 
 
 async def test_an_answer_larger_than_any_of_ours_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_calls, "LARGEST_ANSWER", 1000)
+    monkeypatch.setattr(transport, "LARGEST_ANSWER", 1000)
     async with scripted([answer(200, " " * 1001)]) as server:
         client = HttpClient(server.url)
         with pytest.raises(TooLarge):

@@ -22,7 +22,7 @@ from interlock.errors import (
     TooLarge,
 )
 from interlock.wire import AgentName
-from tests.contract_clients.desk import NEVER, Desk, request, same
+from tests.contract_clients.remote_cli import NEVER, Desk, request, same
 from tests.support.stores import START
 
 EXACT = '{ "a": 1.10, "b": "\\u00e9 é 🧵", "c": [1e2, null], "big": 9007199254740993 }'

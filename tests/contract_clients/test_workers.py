@@ -27,7 +27,7 @@ from interlock.errors import (
     TooLarge,
 )
 from interlock.wire import Limits, error_body, new_id
-from tests.contract_clients.desk import NEVER, Desk, given, held, holder, refused, request, same
+from tests.contract_clients.remote_cli import NEVER, Desk, given, held, holder, refused, request, same
 from tests.support.stores import SECOND
 
 LARGEST_FILE = Limits().artifact

@@ -22,11 +22,11 @@ from interlock.dashboard.app import Dashboard
 from interlock.dashboard.sessions import Sessions
 from interlock.dashboard.sign_in_throttle import SignInThrottle
 from interlock.domain.principal import ROLES, Principal, user
-from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
+from interlock.engine.outbound_http import Outside
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from interlock.wire import TokenRequest

@@ -11,14 +11,14 @@ from interlock.domain.approval import Approval, GateFilter, Vote
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.policy import ClaimAsk
-from interlock.domain.presence import Presence
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.registry import Agent, QueueStats
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, Subscription
+from interlock.domain.worker_presence import Presence
 from interlock.engine.engine import Engine
-from interlock.engine.reads import LONGEST_PAGE
+from interlock.engine.queries import LONGEST_PAGE
 from tests.dashboard.hostile import Planted, as_address, as_worker
 
 RECORDS: Final[tuple[Any, ...]] = (

@@ -22,7 +22,7 @@ from interlock.dashboard.sign_in_throttle import MAX_WRONG_ATTEMPTS, WINDOW_SECO
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.storage.contract import Store
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from interlock.wire import TokenRequest
 from tests.dashboard import scene
 from tests.dashboard.conftest import Board, a_server, follow, patient

@@ -14,7 +14,7 @@ from interlock.dashboard.pages import agents, approvals, audit, jobs, overview, 
 from interlock.dashboard.sessions import Sessions
 from interlock.domain.principal import ROLES, Principal, user
 from interlock.engine.engine import Engine
-from interlock.engine.reads import LONGEST_PAGE
+from interlock.engine.queries import LONGEST_PAGE
 from tests.dashboard import fields
 from tests.dashboard.conftest import KEY, Board, a_server
 from tests.dashboard.corpus import CORPUS, VECTORS

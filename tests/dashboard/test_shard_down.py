@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.factory import open_router
 from tests.dashboard.conftest import Ticks, a_server, serving
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.postgres import Postgres

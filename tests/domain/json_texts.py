@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from interlock.domain.text import check, mend
+from interlock.domain.json_text import check, mend
 from interlock.errors import Error
 
 LIMIT = 1 << 22

@@ -24,13 +24,13 @@ from interlock.domain.approval import (
     refuse_approver,
     refuse_link,
 )  # fmt: skip
-from interlock.domain.change import Change, Standing, Unchanged
 from interlock.domain.decide import Expire, PassDeadline, decide
 from interlock.domain.edit import Edit
 from interlock.domain.lifecycle import EDGES, Status, Verb
-from interlock.domain.moment import when
 from interlock.domain.principal import ROLES, Principal, local
 from interlock.domain.retry import SECOND
+from interlock.domain.timestamps import when
+from interlock.domain.transition import Change, Standing, Unchanged
 from interlock.errors import (
     AlreadyDecided,
     AlreadyFinished,

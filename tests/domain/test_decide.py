@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.domain.change import Change, Standing, Unchanged
 from interlock.domain.decide import (
     Cancel,
     CancelAck,
@@ -26,8 +25,9 @@ from interlock.domain.decide import (
 )  # fmt: skip
 from interlock.domain.job import MAX_RELEASES, HistoryRow, Receipt
 from interlock.domain.lifecycle import EDGES, FINISHES, TERMINAL, Status, Verb
-from interlock.domain.moment import when
 from interlock.domain.retry import SECOND, Backoff
+from interlock.domain.timestamps import when
+from interlock.domain.transition import Change, Standing, Unchanged
 from interlock.errors import AlreadyFinished, Error, LeaseLost, NoCancelRequested, NotRunning
 
 NOW = 1_000 * SECOND

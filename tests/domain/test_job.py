@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interlock.domain import principal
 from interlock.domain.job import HistoryRow, NewJob
 from interlock.domain.lifecycle import FINISHES, Status, Verb
-from interlock.storage.turns import turns
+from interlock.storage.batch_split import turns
 
 
 @pytest.mark.parametrize("verb", Verb)

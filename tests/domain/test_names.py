@@ -2,7 +2,7 @@
 
 import pytest
 
-from interlock.domain.text import is_visible_name
+from interlock.domain.json_text import is_visible_name
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from interlock.domain.principal import Principal, local
-from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
+from interlock.engine.outbound_http import Outside
 from interlock.engine.tokens import Tokens
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from interlock.wire import Limits
 from tests.engine.deliveries import HERE
 from tests.engine.issuers import World

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from interlock.domain.destination import Allowance
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import DeliveryFilter, DeliveryStatus
+from interlock.domain.webhook_url import Allowance
 from interlock.engine.engine import Engine
 from interlock.engine.webhooks import Created, subscription_request
 from interlock.wire import job_request

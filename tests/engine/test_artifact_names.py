@@ -15,8 +15,8 @@ from interlock.engine.engine import Engine
 from interlock.errors import (
     Invalid,
 )  # fmt: skip
-from interlock.storage.merged import merged
-from interlock.storage.objects.directory import Directory
+from interlock.storage.batching import merged
+from interlock.storage.object_store.filesystem import Directory
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.support.artifacts import TENANT, content_of, grant, names, paths, put
 

@@ -28,10 +28,10 @@ from interlock.errors import (
     TooLarge,
     Unavailable,
 )  # fmt: skip
+from interlock.storage.batching import merged
 from interlock.storage.contract import Objects, Store
-from interlock.storage.merged import merged
-from interlock.storage.objects.bucket import Bucket
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
+from interlock.storage.object_store.s3 import Bucket
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.support.artifacts import LIMITS, TENANT, content_of, grant, names, paths, put, stream
 from tests.support.stores import ManualClock

@@ -12,7 +12,7 @@ import pytest
 
 from interlock.domain.artifact import REPLACED_KEPT_SECONDS, UNFINISHED_KEPT_SECONDS
 from interlock.domain.principal import Principal
-from interlock.engine import intake
+from interlock.engine import upload
 from interlock.engine.engine import Engine
 from interlock.errors import (
     ArtifactLost,
@@ -27,7 +27,7 @@ from tests.support.stores import ManualClock
 async def test_one_range_of_bytes_is_read(files: Engine, who: Principal) -> None:
     holder, content = await grant(files, who), bytes(range(256)) * 4096
     made = await put(files, holder, content=content)
-    first, last = intake.PIECE - 3, 2 * intake.PIECE + 5
+    first, last = upload.PIECE - 3, 2 * upload.PIECE + 5
     assert await content_of(files, holder, made, f"bytes={first}-{last}") == content[first : last + 1]
     assert await content_of(files, holder, made, "bytes=-7") == content[-7:]
     download = await files.artifacts.read(TENANT, holder.job_id, made.id, wanted="bytes=10-19")
@@ -91,17 +91,17 @@ async def test_bytes_that_are_not_what_was_stored_are_never_handed_out_as_if_the
 
 async def test_of_a_damaged_file_the_last_piece_is_held_back(files: Engine, who: Principal, root: Path) -> None:
     holder = await grant(files, who)
-    made = await put(files, holder, content=bytes(3 * intake.PIECE))
+    made = await put(files, holder, content=bytes(3 * upload.PIECE))
     spoil_altered(paths(root)[0])
     download = await files.artifacts.read(TENANT, holder.job_id, made.id)
-    assert len(await anext(download.chunks)) + len(await anext(download.chunks)) == 2 * intake.PIECE
+    assert len(await anext(download.chunks)) + len(await anext(download.chunks)) == 2 * upload.PIECE
     with pytest.raises(ArtifactLost, match="not those that were stored"):
         await anext(download.chunks)
 
 
 async def test_a_download_under_way_survives_a_replacement(files: Engine, who: Principal) -> None:
     holder = await grant(files, who)
-    old = bytes(4 * intake.PIECE)
+    old = bytes(4 * upload.PIECE)
     made = await put(files, holder, content=old)
     download = await files.artifacts.read(TENANT, holder.job_id, made.id)
     first = await anext(download.chunks)
@@ -121,7 +121,7 @@ def open_files() -> list[str]:
 
 async def test_a_download_that_is_closed_early_leaves_no_file_open(files: Engine, who: Principal, root: Path) -> None:
     holder = await grant(files, who)
-    made = await put(files, holder, content=bytes(4 * intake.PIECE))
+    made = await put(files, holder, content=bytes(4 * upload.PIECE))
     for _ in range(5):
         download = await files.artifacts.read(TENANT, holder.job_id, made.id)
         await anext(download.chunks)
@@ -218,7 +218,7 @@ async def test_a_download_that_is_cancelled_while_it_begins_leaves_no_file_open(
     files: Engine, who: Principal, root: Path
 ) -> None:
     holder = await grant(files, who)
-    made = await put(files, holder, content=bytes(4 * intake.PIECE))
+    made = await put(files, holder, content=bytes(4 * upload.PIECE))
     begun = [asyncio.create_task(files.artifacts.read(TENANT, holder.job_id, made.id)) for _ in range(50)]
     for turn, task in enumerate(begun):
         for _ in range(turn % 12):

@@ -14,7 +14,7 @@ import pytest
 from interlock.domain.artifact import File, Link
 from interlock.domain.decide import Complete
 from interlock.domain.principal import Principal
-from interlock.engine import intake
+from interlock.engine import upload as uploads
 from interlock.engine.engine import Engine
 from interlock.errors import (
     ArtifactsNotConfigured,
@@ -25,14 +25,14 @@ from interlock.errors import (
     TooLarge,
     Unavailable,
 )  # fmt: skip
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from interlock.wire import Limits
 from tests.support.artifacts import TENANT, content_of, grant, names, paths, put, stream
 
 
-@pytest.mark.parametrize("size", [0, 1, intake.PIECE - 1, intake.PIECE, intake.PIECE + 1, 3 * intake.PIECE + 7])
+@pytest.mark.parametrize("size", [0, 1, uploads.PIECE - 1, uploads.PIECE, uploads.PIECE + 1, 3 * uploads.PIECE + 7])
 async def test_what_goes_in_comes_out_with_its_size_and_hash(files: Engine, who: Principal, size: int) -> None:
     holder, content = await grant(files, who), os.urandom(size)
     made = await put(files, holder, content=content, size=size, sha256=hashlib.sha256(content).hexdigest())
@@ -66,7 +66,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing_behind(files: Engine, wh
     holder = await grant(files, who)
 
     async def broken() -> AsyncIterator[bytes]:
-        yield bytes(intake.PIECE)
+        yield bytes(uploads.PIECE)
         raise ConnectionResetError("the worker went away")
 
     with pytest.raises(ConnectionResetError):
@@ -80,7 +80,7 @@ async def test_a_cancelled_upload_leaves_nothing_behind(files: Engine, who: Prin
     holder, begun = await grant(files, who), asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
-        yield bytes(intake.PIECE)
+        yield bytes(uploads.PIECE)
         begun.set()
         await asyncio.Event().wait()
 
@@ -97,7 +97,7 @@ async def test_a_cancelled_upload_leaves_nothing_behind(files: Engine, who: Prin
 async def test_an_upload_that_stalls_is_given_up(
     files: Engine, who: Principal, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "STALLED_SECONDS", 0.01)
+    monkeypatch.setattr(uploads, "STALLED_SECONDS", 0.01)
     holder = await grant(files, who)
 
     async def stalled() -> AsyncIterator[bytes]:
@@ -112,7 +112,7 @@ async def test_an_upload_that_stalls_is_given_up(
 async def test_an_upload_that_drips_is_given_up_too(
     files: Engine, who: Principal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "UPLOAD_SECONDS", 0.05)
+    monkeypatch.setattr(uploads, "UPLOAD_SECONDS", 0.05)
     holder = await grant(files, who)
 
     async def dripping() -> AsyncIterator[bytes]:

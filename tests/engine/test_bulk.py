@@ -28,8 +28,8 @@ from interlock.errors import (
     NotFound,
     UnknownType,
 )
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
 from interlock.wire import TokenRequest, job_request
 from tests.support.eventually import eventually
 from tests.support.stores import ManualClock

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.destination import Allowance
 from interlock.domain.issuer import DISCOVERY, issuers
-from interlock.engine.destination import Outside
+from interlock.domain.webhook_url import Allowance
+from interlock.engine.jwks import BETWEEN_FETCHES_SECONDS, LOOK_FIRST_SECONDS
 from interlock.engine.jwt import Issuers
-from interlock.engine.keys import BETWEEN_FETCHES_SECONDS, LOOK_FIRST_SECONDS
+from interlock.engine.outbound_http import Outside
 from interlock.errors import Unauthenticated
 from tests.engine.issuers import AUD, NOW, RSA_A, RSA_B, claims, public, signed
 from tests.support.eventually import PATIENCE_SECONDS
@@ -139,7 +139,7 @@ async def test_redirects_are_not_followed(world: World) -> None:
 
 
 async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.engine.keys.FETCH_SECONDS", 0.05)
+    monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 0.05)
     world.site.host.answer = hang
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert not await world.admits()

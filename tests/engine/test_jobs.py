@@ -17,8 +17,8 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.engine.engine import Engine
 from interlock.errors import IdempotencyKeyReuse, Invalid, Malformed, NotFound, TooLarge
+from interlock.storage.batching import merged
 from interlock.storage.contract import NO_TERMS, Store, Terms
-from interlock.storage.merged import merged
 from interlock.wire import JobRequest, job_request
 from tests.support.stores import ManualClock
 

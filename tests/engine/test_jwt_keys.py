@@ -8,9 +8,9 @@ import json
 import pytest
 from joserfc.jwk import OctKey, RSAKey
 
+from interlock.engine.jwks import BETWEEN_FETCHES_SECONDS, LAST_GOOD_SECONDS, LOOK_FIRST_SECONDS
 from interlock.engine.jwt import LEEWAY_SECONDS
-from interlock.engine.keys import BETWEEN_FETCHES_SECONDS, LAST_GOOD_SECONDS, LOOK_FIRST_SECONDS
-from interlock.engine.recent import FRESH_SECONDS
+from interlock.engine.ttl_cache import FRESH_SECONDS
 from interlock.errors import Unauthenticated
 from tests.engine.issuers import (
     NOW,
@@ -142,14 +142,14 @@ async def test_while_an_issuer_is_away_nobody_waits_for_it(world: World, monkeyp
     assert not await world.refuses(signed())
     world.site.open.clear()
     world.now += BETWEEN_FETCHES_SECONDS
-    monkeypatch.setattr("interlock.engine.keys.FETCH_SECONDS", 2 * PATIENCE_SECONDS)
+    monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 2 * PATIENCE_SECONDS)
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert not await world.refuses(signed())
     await eventually(lambda: _true(len(world.site.asked) == 3))
 
 
 async def test_an_issuer_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.engine.keys.FETCH_SECONDS", 0.01)
+    monkeypatch.setattr("interlock.engine.jwks.FETCH_SECONDS", 0.01)
     world.site.open.clear()
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await world.refuses(signed())

@@ -14,8 +14,8 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid, NotFound, UnknownAgent, UnknownType
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
 from interlock.wire import job_request
 from tests.support.stores import SECOND
 

@@ -13,7 +13,7 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Event, Level
 from interlock.domain.retry import Backoff
 from tests.model import words
-from tests.model.lines import Limit
+from tests.model.concurrency import Limit
 from tests.model.words import Draw, Pick, built, optional, picks, say, subset
 from tests.support.stores import SECOND, START
 

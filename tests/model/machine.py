@@ -19,9 +19,9 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Report, Step
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
+from tests.model.concurrency import Limit
 from tests.model.draws import CAPABILITIES, Draft
 from tests.model.life import ENDED, SECOND, WAITING, Life, Replay, by_seq, plain, plain_line
-from tests.model.lines import Limit
 from tests.model.model import Model
 from tests.model.readers import Reader
 from tests.model.rig import Rig

@@ -26,7 +26,8 @@ from interlock.domain.edit import Edit
 from interlock.domain.job import Filter, NewJob, Receipt
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
-from tests.model.gates import Gates
+from tests.model.approvals import Gates
+from tests.model.concurrency import Limit, Lines
 from tests.model.life import (
     ENDED,
     WAITING,
@@ -40,7 +41,6 @@ from tests.model.life import (
     retry_delay,
     turn,
 )  # fmt: skip
-from tests.model.lines import Limit, Lines
 from tests.model.progress import Progress
 
 

@@ -24,8 +24,8 @@ from interlock.domain.lifecycle import Location, Status
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.registry import Agent, Minute, QueueStats
 from interlock.domain.retry import Backoff
-from interlock.storage.chains import head
 from interlock.storage.contract import Store
+from interlock.storage.history_chain import head
 from tests.model.rig import FAST, Rig, examples, open_rig
 from tests.model.words import (
     Held,

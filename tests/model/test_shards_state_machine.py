@@ -12,7 +12,7 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from interlock.domain.shards import first_home
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.factory import open_router
 from tests.model.rig import Rig, examples
 from tests.model.test_state_machine import Machine
 from tests.support.postgres import Postgres

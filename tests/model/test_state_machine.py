@@ -19,9 +19,9 @@ from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Event
 from interlock.domain.retry import Backoff
 from tests.model import draws, words
+from tests.model.concurrency import Limit
 from tests.model.draws import AGENTS, TYPES, WORKERS, Draft
 from tests.model.life import SECOND, by_seq
-from tests.model.lines import Limit
 from tests.model.machine import UNKNOWN, Script, greedy
 from tests.model.readers import Reader
 from tests.model.rig import FAST, Rig, examples, open_rig

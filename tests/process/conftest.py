@@ -15,10 +15,10 @@ from interlock.domain.job import Enqueued, Filter, Job, NewJob
 from interlock.domain.policy import ClaimAsk
 from interlock.storage.contract import Store
 from tests.process.acts import TENANT
-from tests.support.crew import Place, preload
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, empty_database
 from tests.support.truth import check_history, check_postgres, check_sqlite
+from tests.support.workers import Place, preload
 
 preload(
     *(

@@ -17,9 +17,9 @@ from interlock.domain.job import Beat, Enqueued, Job, NewJob, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import Event, Level, Report, Step
 from interlock.storage.contract import Store
-from interlock.storage.shards.move import Mover
+from interlock.storage.shards.tenant_move import Mover
 from interlock.wire import new_id
-from tests.support.crew import failed
+from tests.support.workers import failed
 
 STALE_SECONDS: Final = 0.05
 FRESH_SECONDS: Final = 0.03

@@ -21,13 +21,13 @@ from interlock.domain.job import NewJob
 from interlock.domain.policy import ClaimAsk
 from interlock.engine.engine import Engine
 from interlock.errors import Unavailable
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge
-from tests.support.crew import Member, Place, members
 from tests.support.stores import ManualClock
+from tests.support.workers import Member, Place, members
 
 KILLS = 10 if FAST else 40
 NAMES = ("one", "two", "three")

@@ -18,9 +18,9 @@ from interlock.errors import Error, StorageBroken, Unavailable
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.process.acts import TENANT
 from tests.process.conftest import Judge, new_id
-from tests.support.crew import Failed, Member, Place, failed, members
 from tests.support.eventually import eventually
 from tests.support.faults import FullDisk, fail_to_sync, spoil_page
+from tests.support.workers import Failed, Member, Place, failed, members
 
 LARGE = '"' + "x" * 200_000 + '"'
 MOST = 400  # of these are more than twice what makes SQLite copy its log into the file

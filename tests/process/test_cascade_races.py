@@ -18,7 +18,7 @@ from interlock.wire import LIMITS, new_id
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge
 from tests.process.test_races import no_one_failed, rounds
-from tests.support.crew import Crew
+from tests.support.workers import Crew
 
 ACTOR = "user:x"
 WHO = local(TENANT)

@@ -20,18 +20,18 @@ from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.principal import Principal
 from interlock.domain.progress import Event, Level, Report
 from interlock.domain.webhook import DeliveryFilter
-from interlock.engine.destination import Outside
 from interlock.engine.engine import Engine
+from interlock.engine.outbound_http import Outside
 from interlock.engine.webhooks import SubscriptionRequest
 from interlock.storage.contract import Store
 from interlock.wire import TokenRequest
 from tests.process import acts
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
-from tests.support.crew import Crew, Failed, until
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.postgres import find_binaries
 from tests.support.receiver import receiver
+from tests.support.workers import Crew, Failed, until
 
 APPROVE, DENY = Decision.APPROVE, Decision.DENY
 ADA = Principal(TENANT, "user:ada", frozenset({"approve"}))

@@ -17,8 +17,8 @@ from interlock.storage.postgres import events as on_postgres
 from interlock.storage.postgres.connection import prepare
 from tests.process.acts import TENANT, said
 from tests.process.conftest import FAST, Judge, new_id
-from tests.support.crew import Crew, Failed, until
 from tests.support.postgres import Postgres
+from tests.support.workers import Crew, Failed, until
 
 START = Place(0, 0, SMALLEST_ID, 0)
 WRITERS = 32

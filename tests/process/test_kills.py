@@ -22,7 +22,7 @@ from interlock.storage.contract import Store
 from tests.process.acts import TENANT, said
 from tests.process.conftest import FAST, Judge, new_id
 from tests.process.toil import VERBS, Book, toil_in_a_process
-from tests.support.crew import Member, Place, members, until
+from tests.support.workers import Member, Place, members, until
 
 KILLS = 50 if FAST else 210
 LONGEST_WAIT = 0.004  # more than most calls take

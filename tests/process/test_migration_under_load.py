@@ -19,11 +19,11 @@ import pytest
 from interlock import assemble
 from interlock.errors import SchemaMismatch
 from interlock.storage.migrate import Migration, migrations
-from interlock.storage.postgres import ladder
+from interlock.storage.postgres import migrate
 from interlock.storage.sqlite import store as sqlite
 from tests.process.conftest import Judge
 from tests.process.toil import Book, toil
-from tests.support.crew import Member, members, until
+from tests.support.workers import Member, members, until
 
 SCHEMA = {"sqlite": "", "postgres": "interlock."}
 ENOUGH = 30  # answers, on either side of a migration
@@ -61,7 +61,7 @@ def climb(pipe: Connection, engine: str, url: str, stuck: bool) -> None:
     rung: Any = tomorrow(engine)
     more = [rung, Stuck(rung.number + 1, "stuck", pipe)] if stuck else [rung]
     known: Any = lambda package: [*migrations(package), *more]  # noqa: E731
-    ladder.migrations = sqlite.migrations = known  # type: ignore[attr-defined]
+    migrate.migrations = sqlite.migrations = known  # type: ignore[attr-defined]
     pipe.send(asyncio.run(assemble.migrate(url)))
 
 

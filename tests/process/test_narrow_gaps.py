@@ -19,10 +19,10 @@ from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.sqlite.store import SQLiteStore
 from tests.process.acts import TENANT
 from tests.process.conftest import new_id
-from tests.support.crew import until
 from tests.support.postgres import Postgres
 from tests.support.stores import APP_LOGIN, SECOND, empty_database
 from tests.support.truth import check_postgres, check_sqlite
+from tests.support.workers import until
 
 GATE = 4711
 

@@ -14,9 +14,9 @@ from interlock.storage.contract import Store
 from interlock.storage.postgres.store import PostgresStore
 from tests.process.conftest import FAST, Judge
 from tests.process.toil import Book, toil
-from tests.support.crew import Place, until
 from tests.support.postgres import Postgres, PostgresServer
 from tests.support.stores import APP_LOGIN, TEMPLATE, fresh_database, make_template
+from tests.support.workers import Place, until
 
 Property = Callable[[str, object], None]
 WORKERS = 6

@@ -17,7 +17,7 @@ from interlock.domain.policy import ClaimAsk
 from tests.process import acts
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
-from tests.support.crew import Crew, Failed, Place, until
+from tests.support.workers import Crew, Failed, Place, until
 
 ERROR = '{"message":"no","kind":"X"}'
 Record = Callable[[str, object], None]

@@ -20,8 +20,8 @@ from interlock.storage.postgres.store import PostgresStore
 from tests.process.acts import TENANT, said
 from tests.process.conftest import Judge
 from tests.process.toil import Book, toil
-from tests.support.crew import Place, until
 from tests.support.eventually import eventually
+from tests.support.workers import Place, until
 
 ENOUGH = 60
 MINE = ClaimAsk("w", types=frozenset({"waiting"}), affinity_keys=frozenset({"w"}), lease_seconds=600.0, claim_id="mine")

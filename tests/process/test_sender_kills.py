@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from interlock.domain.destination import Allowance
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.webhook import EVENTS, DeliveryFilter, DeliveryStatus, NewSubscription
-from interlock.engine.destination import Outside
-from interlock.engine.sender import STAGES, Sender
+from interlock.domain.webhook_url import Allowance
+from interlock.engine.outbound_http import Outside
+from interlock.engine.webhook_sender import STAGES, Sender
 from tests.process.acts import TENANT
 from tests.process.conftest import FAST, Judge, new_id
 from tests.process.test_kills import orphans_gone
 from tests.process.toil import toil_in_a_process
-from tests.support.crew import TIMEOUT, Member, Place, members, until
 from tests.support.receiver import Receiver, receiver
+from tests.support.workers import TIMEOUT, Member, Place, members, until
 
 JOBS = 12
 LEASE_SECONDS = 0.4  # of senders that are killed, after which what they had in hand is due again

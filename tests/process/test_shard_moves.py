@@ -12,15 +12,15 @@ import pytest
 from interlock.domain.job import Filter, Job
 from interlock.domain.registry import Agent
 from interlock.storage.contract import Store
-from interlock.storage.shards.move import Moved
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.tenant_move import Moved
 from tests.process.moving import FRESH_SECONDS, Load, move
-from tests.support.crew import TIMEOUT, Failed, Member
 from tests.support.eventually import eventually
 from tests.support.postgres import Postgres
 from tests.support.shards import copied_shards
 from tests.support.stores import APP_LOGIN
 from tests.support.truth import check_history, check_postgres
+from tests.support.workers import TIMEOUT, Failed, Member
 
 KILLS = 50
 TENANT = "traveller"

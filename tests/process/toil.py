@@ -19,7 +19,7 @@ from interlock.errors import Unavailable
 from interlock.storage.contract import Store
 from tests.process.acts import TENANT, said
 from tests.process.conftest import Judge
-from tests.support.crew import Place, until
+from tests.support.workers import Place, until
 
 VERBS: Final = ("enqueue", "claim", "finish")
 LEASE_SECONDS: Final = 0.3

@@ -11,7 +11,7 @@ import pytest
 
 import interlock
 from interlock.client.local import LocalClient
-from interlock.client.port import Client, Grant
+from interlock.client.protocol import Client, Grant
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk

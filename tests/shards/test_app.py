@@ -15,7 +15,7 @@ import interlock
 from interlock.client.local import LocalClient
 from interlock.domain.job import Filter
 from interlock.errors import Invalid, TenantMoved
-from interlock.storage.shards.move import Mover
+from interlock.storage.shards.tenant_move import Mover
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.shards import SHARDS, resident
 

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from interlock.client.local import LocalClient
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.domain.job import Job
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
 from interlock.sdk.app import App
+from interlock.storage.batching import merged
 from interlock.storage.contract import Objects, Store
-from interlock.storage.merged import merged
 from interlock.worker.loop import Worker
 from tests.support.eventually import eventually
 

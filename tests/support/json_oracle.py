@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from interlock.domain.text import MAX_DEPTH
+from interlock.domain.json_text import MAX_DEPTH
 from interlock.errors import Error, Invalid, Malformed
 
 

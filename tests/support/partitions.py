@@ -11,7 +11,7 @@ from typing import Final
 
 import asyncpg
 
-from interlock.storage.postgres.partitioning import partition
+from interlock.storage.postgres.partition_history import partition
 from interlock.storage.postgres.store import PostgresStore
 from tests.support.emptied import copy_database, lent_database
 from tests.support.postgres import OWNER, Postgres

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from interlock.domain.destination import Allowance
+from interlock.domain.webhook_url import Allowance
 
 
 class Seen(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from interlock.domain.shards import first_home
-from interlock.storage.shards.joining import add_shard
+from interlock.storage.shards.add_shard import add_shard
 from tests.support.emptied import copy_database, lent_database
 from tests.support.postgres import OWNER, Postgres
 from tests.support.stores import TEMPLATE

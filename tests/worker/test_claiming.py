@@ -9,7 +9,7 @@ import pytest
 
 import interlock
 from interlock.client.local import LocalClient
-from interlock.client.port import Grant
+from interlock.client.protocol import Grant
 from interlock.domain.policy import ClaimAsk
 from interlock.worker.loop import Worker
 from tests.support.apps import StoreApp

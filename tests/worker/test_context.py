@@ -14,7 +14,7 @@ import interlock
 from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.progress import Level
 from interlock.storage.contract import Store
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.stores import ManualClock

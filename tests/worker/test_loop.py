@@ -18,8 +18,8 @@ from interlock.domain.lifecycle import Status, Verb
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import local
 from interlock.engine.engine import Engine
+from interlock.storage.batching import merged
 from interlock.storage.contract import Store
-from interlock.storage.merged import merged
 from interlock.wire import Limits
 from interlock.worker.loop import LEAST_STEP_THREADS
 from tests.support.apps import TENANT, StoreApp

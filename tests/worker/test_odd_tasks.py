@@ -16,7 +16,7 @@ import pytest
 from msgspec import Raw
 
 import interlock
-from interlock.client.port import Client, Grant, JobRequest
+from interlock.client.protocol import Client, Grant, JobRequest
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from interlock.errors import Unavailable

@@ -16,7 +16,7 @@ from interlock.domain.lifecycle import Status
 from interlock.domain.principal import local
 from interlock.domain.usage import summed
 from interlock.storage.contract import Store
-from interlock.storage.objects.directory import Directory
+from interlock.storage.object_store.filesystem import Directory
 from tests.support.apps import TENANT, StoreApp
 from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.stores import SECOND, ManualClock

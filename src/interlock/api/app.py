@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from interlock.api import faces, openapi, ops
+from interlock.api import adapters, openapi, system_routes
 from interlock.api.endpoint import Endpoint
-from interlock.api.gate import Gate
-from interlock.api.native import table as native
+from interlock.api.middleware import Gate
+from interlock.api.native import route_table as native
 from interlock.api.options import Options
 from interlock.api.router import Router
 from interlock.api.routes import Route
@@ -22,18 +22,18 @@ def create_app(engine: Engine, options: Options | None = None, *, mounts: Mappin
     """The service as an ASGI application; `mounts` are other applications by prefix, behind the same gate."""
     service = Service(engine, options or Options())
     native_endpoints = _endpoints(service, [*routes(), *_pages()])
-    router = Router([*native_endpoints, *faces.endpoints(service, service.options.faces)])
-    return Gate(service, router, mounts or {}, faces.errors(service.options.faces))
+    router = Router([*native_endpoints, *adapters.endpoints(service, service.options.faces)])
+    return Gate(service, router, mounts or {}, adapters.errors(service.options.faces))
 
 
 def routes() -> list[Route]:
     """Every route that is documented: the native API and what operators look at."""
-    return [*native.routes(), *ops.routes]
+    return [*native.routes(), *system_routes.routes]
 
 
 @cache  # the table is the same for every application of a process
 def _pages() -> list[Route]:
-    return ops.pages(openapi.document(routes()))
+    return system_routes.pages(openapi.document(routes()))
 
 
 def _endpoints(service: Service, table: Sequence[Route]) -> list[Endpoint]:

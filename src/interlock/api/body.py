@@ -15,7 +15,7 @@ from interlock.api.admission import Seat
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
 from interlock.api.routes import Receive
-from interlock.domain import text
+from interlock.domain import json_text
 from interlock.errors import Invalid, Malformed, TooLarge
 
 T = TypeVar("T")
@@ -111,11 +111,11 @@ def decode(body: bytes, kind: type[T], *, limit: int, mends: bool) -> tuple[T, b
     """The body as a value, and whether odd text in it was mended; the parts typed Raw stay byte for byte."""
     mended = False
     if mends:
-        checked, mended = text.mend(body, what="body", limit=limit)
+        checked, mended = json_text.mend(body, what="body", limit=limit)
         if mended:
             body = checked.encode()
     else:
-        text.check(body, what="body", limit=limit)
+        json_text.check(body, what="body", limit=limit)
     try:
         return msgspec.json.decode(body, type=kind), mended
     except msgspec.ValidationError as error:
@@ -142,7 +142,7 @@ def query(raw: bytes, kind: type[S]) -> S:
             raise Invalid(f"unknown parameter {name!r}", pointer=_pointer(name))
         if "\x00" in value:
             raise Invalid(f"{name} has a NUL character", pointer=_pointer(name))
-        if text.mend_text(value)[1]:
+        if json_text.mend_text(value)[1]:
             raise Invalid(f"{name} is not UTF-8", pointer=_pointer(name))
         if _takes_time(types[name]) and ":" not in value:  # a number would be taken for seconds since 1970
             raise Invalid(f"{name} is a time with an offset, such as 2027-01-31T12:00:00Z", pointer=_pointer(name))

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from interlock.api.admission import Admission
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import SECOND
-from interlock.engine.counts import Counts
+from interlock.engine.metrics import Counts
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 MOST_TYPES: Final = 100

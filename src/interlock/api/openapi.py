@@ -10,9 +10,9 @@ import msgspec
 from msgspec import inspect
 
 from interlock import __version__
-from interlock.api import problems, shapes
+from interlock.api import problems, responses
+from interlock.api.json_schema import Schemas
 from interlock.api.routes import JSON, Route
-from interlock.api.schemas import Schemas
 from interlock.domain.artifact import INERT, PLAIN_BYTES
 
 ROLES: Final = "x-interlock-roles"
@@ -63,7 +63,7 @@ LEADS: Final = {
 def document(table: Sequence[Route]) -> dict[str, Any]:
     """The whole document as a value."""
     schemas = Schemas()
-    problem = schemas.of(shapes.Problem)
+    problem = schemas.of(responses.Problem)
     paths: dict[str, dict[str, Any]] = {}
     for route in table:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)

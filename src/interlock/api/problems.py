@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.domain import text
+from interlock.domain import json_text
 from interlock.errors import Error, Fatal, IdempotencyKeyReuse, Invalid, NotFound, Unavailable, Unsatisfiable
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -122,7 +122,7 @@ def encoded(error: Exception) -> bytes:
 
 def item(job_id: str, error: Error) -> dict[str, Any]:
     """One item of a batch that was refused while others were not."""
-    return {"id": text.mend_text(job_id)[0][:200], "error": document(error)}
+    return {"id": json_text.mend_text(job_id)[0][:200], "error": document(error)}
 
 
 def catalogue() -> dict[str, tuple[int, str]]:
@@ -139,9 +139,9 @@ def catalogue() -> dict[str, tuple[int, str]]:
 
 
 def _fault(pointer: str, code: str, message: str) -> dict[str, str]:
-    return {"pointer": text.mend_text(pointer)[0][:LONGEST_DETAIL], "code": code, "message": _plain(message)}
+    return {"pointer": json_text.mend_text(pointer)[0][:LONGEST_DETAIL], "code": code, "message": _plain(message)}
 
 
 def _plain(message: object) -> str:
-    said = text.mend_text(str(message))[0]
+    said = json_text.mend_text(str(message))[0]
     return said if len(said) <= LONGEST_DETAIL else said[:LONGEST_DETAIL] + "…"

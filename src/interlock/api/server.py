@@ -17,10 +17,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.api import problems
-from interlock.api.cycle import CYCLE, Cycle
-from interlock.api.gate import SECURITY, Gate
+from interlock.api.direct_response import CYCLE, Cycle
+from interlock.api.head_cache import KNOWN, Heads, Whole
 from interlock.api.headers import Headers
-from interlock.api.heads import KNOWN, Heads, Whole
+from interlock.api.middleware import SECURITY, Gate
 from interlock.api.options import Options
 from interlock.api.problems import Refusal
 from interlock.errors import Invalid, Unavailable

@@ -13,7 +13,7 @@ from interlock.api.cursors import Cursors
 from interlock.api.headers import NO_HEADERS, Headers
 from interlock.api.metrics import Metrics
 from interlock.api.options import Options
-from interlock.api.rates import Rates
+from interlock.api.rate_limit import Rates
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Fatal, Unavailable

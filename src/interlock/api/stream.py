@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.api.native import shown
+from interlock.api.long_poll import is_admitted, patience
+from interlock.api.native import encode
 from interlock.api.routes import Answer, Call, Nothing
-from interlock.api.waiting import is_admitted, patience
 from interlock.domain.progress import EventRow, Place
 from interlock.errors import Error, Invalid, Unauthenticated
 
@@ -111,4 +111,4 @@ class EndOfStream(Exception):
 
 
 def _event(id: str, row: EventRow) -> bytes:
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), b"event", msgspec.json.encode(shown.event(row)))
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), b"event", msgspec.json.encode(encode.event(row)))

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from interlock import shown, wire
+from interlock import wire
 from interlock.cli import output
-from interlock.cli.session import Anywhere, run
+from interlock.cli.runner import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.registry import Agent
 from interlock.engine.engine import Engine
+from interlock.wire import encode
 
 app = App(name="agents", help="Manage agents: the entities that jobs run for, and their concurrency limits.")
 NOTHING = Anywhere()
@@ -33,7 +34,7 @@ def list_(
 
     agents = run(common, command)
     if common.json:
-        output.as_json({"items": [shown.agent_to_dict(agent) for agent in agents]})
+        output.as_json({"items": [encode.agent_to_dict(agent) for agent in agents]})
     elif not agents:
         output.say("no agents")
     else:
@@ -71,7 +72,7 @@ def set_(
 
     agent = run(common, command)
     if common.json:
-        output.as_json(shown.agent_to_dict(agent))
+        output.as_json(encode.agent_to_dict(agent))
     else:
         limit = "no concurrency limit" if agent.max_concurrency is None else f"max concurrency {agent.max_concurrency}"
         output.say(f"{agent.kind}/{agent.id}: {limit}")

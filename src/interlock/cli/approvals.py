@@ -8,12 +8,12 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.session import Anywhere, run
+from interlock.cli.runner import Anywhere, run
 from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus
 from interlock.domain.principal import Principal
-from interlock.engine import shown
+from interlock.engine.approvals import Minted
 from interlock.engine.engine import Engine
-from interlock.engine.gates import Minted
+from interlock.wire import encode_approval
 
 app = App(name="approvals", help="List and decide approvals.")
 NOTHING = Anywhere()
@@ -50,7 +50,7 @@ def list_(
 
     found = run(common, command)
     if common.json:
-        output.as_json({"items": [shown.approval(gate) for gate in found]})
+        output.as_json({"items": [encode_approval.approval(gate) for gate in found]})
     elif not found:
         output.say("no approvals")
     else:
@@ -73,7 +73,7 @@ def show(approval_id: str, *, common: Anywhere = NOTHING) -> None:
         return gate, (await engine.reads.job(who.tenant, gate.job_id)).payload
 
     gate, payload = run(common, command)
-    facts = shown.approval(gate)
+    facts = encode_approval.approval(gate)
     if common.json:
         output.as_json(facts)
     else:
@@ -124,7 +124,7 @@ def link(
     minted = run(common, command)
     address = f"{(url or _dashboard(common)).rstrip('/')}/approve#{minted.token}"
     if common.json:
-        output.as_json({"link": address, "token": minted.token, "approval": shown.approval(minted.approval)})
+        output.as_json({"link": address, "token": minted.token, "approval": encode_approval.approval(minted.approval)})
     else:
         output.say(address)
 
@@ -145,7 +145,7 @@ def _decide(
 
     gate = run(common, command)
     if common.json:
-        output.as_json(shown.approval(gate))
+        output.as_json(encode_approval.approval(gate))
     elif gate.status is GateStatus.OPEN:
         output.say(f"vote recorded: {_in_favour(gate)} of {output.counted(gate.required, 'vote')}")
     else:

@@ -11,14 +11,14 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.files import whole_or_absent
-from interlock.cli.session import Anywhere, run
+from interlock.cli.atomic_file import whole_or_absent
+from interlock.cli.runner import Anywhere, run
 from interlock.domain.artifact import Artifact
 from interlock.domain.principal import Principal
 from interlock.engine.artifacts import LONGEST_PAGE
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
-from interlock.shown import artifact_to_dict
+from interlock.wire.encode import artifact_to_dict
 
 app = App(name="artifacts", help="List and download the artifacts of jobs.")
 NOTHING = Anywhere()

@@ -10,8 +10,8 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import output
-from interlock.cli.files import whole_or_absent
-from interlock.cli.session import BAD_AUDIT, Anywhere, run
+from interlock.cli.atomic_file import whole_or_absent
+from interlock.cli.runner import BAD_AUDIT, Anywhere, run
 from interlock.domain.audit import VerifiedPart
 from interlock.domain.operator_log import LogRow
 from interlock.domain.principal import Principal

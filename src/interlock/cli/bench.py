@@ -17,9 +17,9 @@ from cyclopts import Parameter
 
 from interlock import assemble
 from interlock.cli import output
-from interlock.cli.session import Common, guard, loop_factory
+from interlock.cli.runner import Common, guard, loop_factory
 from interlock.client.local import LocalClient
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 from interlock.errors import Error

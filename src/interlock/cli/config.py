@@ -11,7 +11,7 @@ from cyclopts import App
 
 from interlock import config
 from interlock.cli import output
-from interlock.cli.session import Common, guard
+from interlock.cli.runner import Common, guard
 
 app = App(name="config", help="Print the settings.")
 NOTHING = Common()

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 import interlock
 from interlock.cli import output
-from interlock.cli.session import FAILED, Common, run
+from interlock.cli.runner import FAILED, Common, run
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.engine.engine import Engine

@@ -10,15 +10,15 @@ from cyclopts import Parameter
 
 from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.session import UNSUCCESSFUL, Anywhere, run
-from interlock.domain import text
+from interlock.cli.runner import UNSUCCESSFUL, Anywhere, run
+from interlock.domain import json_text
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow
+from interlock.engine.completion import LONGEST_WAIT_SECONDS
 from interlock.engine.engine import Engine
-from interlock.engine.waits import LONGEST_WAIT_SECONDS
-from interlock.shown import job_to_dict
+from interlock.wire.encode import job_to_dict
 
 NOTHING = Anywhere()
 
@@ -87,7 +87,7 @@ def _ending(job: Job) -> str:
         return f"job {job.id} is not terminal yet: it is {job.status}"
     why = job.cancel_reason
     if job.error is not None:
-        why = str(text.loads(job.error).get("message", ""))
+        why = str(json_text.loads(job.error).get("message", ""))
     return f"job {job.id} is {job.status}" + (f": {why}" if why else "")
 
 

@@ -9,11 +9,11 @@ from cyclopts import App, Parameter
 from interlock import wire
 from interlock.assemble import POSTGRES
 from interlock.cli import output
-from interlock.cli.session import Common, guard
+from interlock.cli.runner import Common, guard
 from interlock.errors import Invalid
 
 if TYPE_CHECKING:
-    from interlock.storage.postgres.partitions import HistoryPart
+    from interlock.storage.postgres.history_partitions import HistoryPart
 
 app = App(name="history", help="List history partitions; partition the history table.")
 NOTHING = Common()
@@ -67,7 +67,7 @@ def partition(
     """
 
     async def command() -> list[tuple[str | None, bool]]:
-        from interlock.storage.postgres.partitioning import partition
+        from interlock.storage.postgres.partition_history import partition
 
         return [(shard, await partition(address, days)) for shard, address in _databases(common)]
 

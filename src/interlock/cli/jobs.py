@@ -13,16 +13,16 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.session import Anywhere, run
+from interlock.cli.runner import Anywhere, run
+from interlock.domain.explain import Why
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, StepRow
 from interlock.domain.usage import summed
-from interlock.domain.why import Why
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
-from interlock.shown import job_to_dict, listed_job_to_dict
+from interlock.wire.encode import job_to_dict, listed_job_to_dict
 
 app = App(name="jobs", help="Enqueue, inspect, cancel and redrive jobs.")
 NOTHING = Anywhere()

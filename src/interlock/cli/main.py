@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 import interlock
 from interlock import assemble
 from interlock.cli import (
+    after_restore,
     agents,
     approvals,
     artifacts,
@@ -24,11 +25,10 @@ from interlock.cli import (
     doctor,
     events,
     history,
+    job_operations,
     jobs,
-    operations,
     output,
     queues,
-    restored,
     shards,
     subscriptions,
     tokens,
@@ -36,7 +36,7 @@ from interlock.cli import (
     worker,
     workers,
 )
-from interlock.cli.session import FAILED, NOBODY_READS, USAGE, Common, give_up, guard
+from interlock.cli.runner import FAILED, NOBODY_READS, USAGE, Common, give_up, guard
 from interlock.errors import Error
 
 ELSEWHERE = "this command works on a database only: use --database instead of --server"
@@ -74,8 +74,8 @@ app.command(artifacts.app)
 app.command(subscriptions.app)
 app.command(tokens.app)
 app.command(audit.app)
-app.command(operations.prune)
-app.command(restored.restored)
+app.command(job_operations.prune)
+app.command(after_restore.restored)
 app.command(shards.app)
 app.command(history.app)
 app.command(config.app)

@@ -13,14 +13,14 @@ import msgspec
 from cyclopts import App, Parameter
 
 from interlock import assemble
-from interlock.api.faces import need_mcp
-from interlock.api.mcp.native import Ask, Inside, Native, Reply, refused
+from interlock.api.adapters import need_mcp
+from interlock.api.mcp.api_client import Ask, Inside, Native, Reply, refused
 from interlock.api.options import Options
 from interlock.api.routes import JSON
 from interlock.api.service import Service
 from interlock.cli import logs
-from interlock.cli.session import Common, guard, token_of
-from interlock.client.http_calls import Answer, Call, Calls
+from interlock.cli.runner import Common, guard, token_of
+from interlock.client.http.transport import Answer, Call, Calls
 from interlock.domain.principal import ROLES
 from interlock.errors import Error, Invalid, Unavailable
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from interlock import shown
 from interlock.cli import output
-from interlock.cli.session import Anywhere, run
+from interlock.cli.runner import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.registry import QueueStats
 from interlock.engine.engine import Engine
+from interlock.wire import encode
 
 app = App(name="queues", help="Count jobs by type; pause and resume types.")
 NOTHING = Anywhere()
@@ -33,7 +33,7 @@ def list_(
 
     stats, now = run(common, command)
     if common.json:
-        output.as_json({"items": [shown.stats_to_dict(s, now=now) for s in stats]})
+        output.as_json({"items": [encode.stats_to_dict(s, now=now) for s in stats]})
     elif not stats:
         output.say("no queues")
     else:
@@ -51,7 +51,7 @@ def show(type: str, *, common: Anywhere = NOTHING) -> None:
         return await engine.reads.queue(who.tenant, type), await engine.reads.now()
 
     stats, now = run(common, command)
-    found = shown.stats_to_dict(stats, now=now)
+    found = encode.stats_to_dict(stats, now=now)
     if common.json:
         output.as_json(found)
     else:
@@ -86,9 +86,9 @@ def resume(type: str, *, common: Anywhere = NOTHING) -> None:
 
 
 def _tell(common: Anywhere, type: str, what: str) -> None:
-    shown: dict[str, Any] = {"type": type, "paused": what == "paused"}
+    encode: dict[str, Any] = {"type": type, "paused": what == "paused"}
     if common.json:
-        output.as_json(shown)
+        output.as_json(encode)
     else:
         output.say(f"{type}: {what}")
 

@@ -16,17 +16,17 @@ from cyclopts import App, Parameter
 from interlock import assemble, config, tracing
 from interlock.api.app import create_app
 from interlock.api.codeq.credentials import Credentials
-from interlock.api.gate import Gate
+from interlock.api.middleware import Gate
 from interlock.api.options import Options
 from interlock.api.server import Server, check_address, listen, url_of
-from interlock.cli import codeq, doctor, logs, output
-from interlock.cli.session import Common, guard, loop_factory
+from interlock.cli import codeq_settings, doctor, logs, output
+from interlock.cli.runner import Common, guard, loop_factory
 from interlock.config import Settings
 from interlock.dashboard.app import Dashboard
 from interlock.dashboard.sessions import Sessions
-from interlock.domain.destination import Allowance
-from interlock.engine.destination import Outside
+from interlock.domain.webhook_url import Allowance
 from interlock.engine.engine import Engine
+from interlock.engine.outbound_http import Outside
 from interlock.errors import Invalid
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ async def _serve(settings: Settings) -> None:
     keys = Outside(Allowance.of(settings.webhooks_allow))
     async with (
         _closed_in_the_end(keys),
-        codeq.callers(settings, keys.fetch) as callers,
+        codeq_settings.callers(settings, keys.fetch) as callers,
         assemble.engine_of(settings, trust=assemble.trust(settings, keys.fetch)) as engine,
     ):
         warn_of_readers(settings.database)

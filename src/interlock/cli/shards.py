@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from interlock.cli import output
-from interlock.cli.session import Common, guard
+from interlock.cli.runner import Common, guard
 from interlock.errors import Invalid, SchemaMismatch, Unavailable
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def add(name: str, *, common: Common = NOTHING) -> None:
     """Add a database of the settings as a shard. The first shard holds the directory. Connect as the owner."""
 
     async def command() -> int:
-        from interlock.storage.shards.joining import add_shard
+        from interlock.storage.shards.add_shard import add_shard
 
         return (await add_shard(_addresses(common), name)).no
 
@@ -87,7 +87,7 @@ def move(
     """
 
     async def command() -> dict[str, Any]:
-        from interlock.storage.shards.move import Mover
+        from interlock.storage.shards.tenant_move import Mover
 
         if common.settings.shard_supplier is not None:
             raise Invalid(

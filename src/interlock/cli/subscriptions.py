@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.session import Anywhere, run
+from interlock.cli.runner import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import Delivery, DeliveryFilter, DeliveryStatus, Mode, Subscription
 from interlock.engine.engine import Engine

@@ -6,13 +6,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from interlock import shown, wire
+from interlock import wire
 from interlock.cli import ids, output
-from interlock.cli.session import Anywhere, run
+from interlock.cli.runner import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.token import Token
 from interlock.engine.engine import Engine
 from interlock.engine.tokens import Minted
+from interlock.wire import encode
 
 app = App(name="tokens", help="Create, list and revoke bearer tokens.")
 NOTHING = Anywhere()
@@ -55,7 +56,7 @@ def create(
     # The first token of a server that requires one is created before its first start.
     minted = run(common, command, create=True)
     if common.json:
-        output.as_json({"token": minted.text, **shown.token_to_dict(minted.token)})
+        output.as_json({"token": minted.text, **encode.token_to_dict(minted.token)})
     else:
         output.say(minted.text)
 
@@ -76,7 +77,7 @@ def list_(
 
     tokens, now = run(common, command)
     if common.json:
-        output.as_json({"items": [shown.token_to_dict(token) for token in tokens]})
+        output.as_json({"items": [encode.token_to_dict(token) for token in tokens]})
     elif not tokens:
         output.say("no tokens")
     else:
@@ -99,7 +100,7 @@ def revoke(token_id: str, *, common: Anywhere = NOTHING) -> None:
 
     token = run(common, command)
     if common.json:
-        output.as_json(shown.token_to_dict(token))
+        output.as_json(encode.token_to_dict(token))
     else:
         output.say(f"revoked {token.id}")
 

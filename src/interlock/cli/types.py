@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from interlock import shown, wire
+from interlock import wire
 from interlock.cli import output
-from interlock.cli.session import Anywhere, run
+from interlock.cli.runner import Anywhere, run
 from interlock.domain.principal import Principal
 from interlock.domain.registry import JobType
 from interlock.engine.engine import Engine
 from interlock.errors import Invalid
+from interlock.wire import encode
 
 app = App(name="types", help="Manage registered types: payload schema, required capabilities, defaults.")
 NOTHING = Anywhere()
@@ -30,7 +31,7 @@ def list_(*, common: Anywhere = NOTHING) -> None:
 
     types = run(common, command)
     if common.json:
-        output.as_json({"items": [shown.type_to_dict(type) for type in types]})
+        output.as_json({"items": [encode.type_to_dict(type) for type in types]})
     elif not types:
         output.say("no types")
     else:
@@ -41,7 +42,7 @@ def list_(*, common: Anywhere = NOTHING) -> None:
                     t.name,
                     "yes" if t.schema else "",
                     ", ".join(t.requires),
-                    ", ".join(shown.defaults_to_dict(t.defaults)),
+                    ", ".join(encode.defaults_to_dict(t.defaults)),
                 )
                 for t in types
             ],
@@ -55,7 +56,7 @@ def show(name: str, *, common: Anywhere = NOTHING) -> None:
     async def command(engine: Engine, who: Principal) -> JobType:
         return await engine.registry.type(who.tenant, name)
 
-    found = shown.type_to_dict(run(common, command))
+    found = encode.type_to_dict(run(common, command))
     if common.json:
         output.as_json(found)
     else:
@@ -80,7 +81,7 @@ def set_(
 
     type = run(common, command)
     if common.json:
-        output.as_json(shown.type_to_dict(type))
+        output.as_json(encode.type_to_dict(type))
     else:
         output.say(f"{type.name}: registered")
 

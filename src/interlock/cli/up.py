@@ -16,15 +16,15 @@ from typing import Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from interlock import assemble, config, tracing
-from interlock.api import faces
+from interlock.api import adapters
 from interlock.api.server import Server, listen, url_of
 from interlock.cli import logs, output, serve
-from interlock.cli.narrator import Narrator
-from interlock.cli.session import Common, guard, loop_factory
+from interlock.cli.runner import Common, guard, loop_factory
+from interlock.cli.transition_printer import Narrator
 from interlock.cli.worker import find
 from interlock.client.local import LocalClient
 from interlock.config import Settings
-from interlock.demo import scene
+from interlock.demo import seed
 from interlock.demo.tasks import app as demo
 from interlock.domain.principal import local
 from interlock.errors import Invalid
@@ -64,7 +64,7 @@ def up(
         settings = config.load(flags)
         if not settings.database.startswith(assemble.SQLITE):
             raise Invalid("`up` is for a SQLite file; on PostgreSQL run `serve` and `worker`", pointer="/database")
-        settings = replace(settings, faces=settings.faces or faces.at_hand())
+        settings = replace(settings, faces=settings.faces or adapters.at_hand())
         with serve.only_server_of(settings.database):
             await _up(settings, tasks)
 
@@ -114,7 +114,7 @@ async def _serve_beside(server: Server, *others: Coroutine[Any, Any, None]) -> N
 async def _work(tasks: Tasks, settings: Settings) -> None:
     """Run jobs until cancelled; what runs then gets a moment to end, and is handed back if it does not."""
     if tasks is demo:
-        await scene.play(settings.database, settings.tenant)
+        await seed.play(settings.database, settings.tenant)
     await Worker(tasks, name="up", grace_seconds=GRACE_SECONDS).run()
 
 

@@ -15,12 +15,12 @@ from cyclopts import App, Parameter
 from interlock import assemble, config, tracing
 from interlock.cli import logs
 from interlock.cli.output import inert
-from interlock.cli.session import NOT_REACHABLE, REFUSED, USAGE, Anywhere, exit_code, loop_factory, token_of
+from interlock.cli.runner import NOT_REACHABLE, REFUSED, USAGE, Anywhere, exit_code, loop_factory, token_of
 from interlock.errors import Error, Invalid
 from interlock.sdk.app import App as Tasks
-from interlock.worker.fleet import Fleet
 from interlock.worker.log import logger
 from interlock.worker.loop import Worker
+from interlock.worker.supervisor import Fleet
 
 app = App(name="worker", help="Run the tasks of an app.")
 NOTHING = Anywhere()

@@ -6,13 +6,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from interlock import shown, wire
+from interlock import wire
 from interlock.cli import output
-from interlock.cli.session import Anywhere, run
+from interlock.cli.runner import Anywhere, run
 from interlock.domain.policy import ClaimAsk, Names
-from interlock.domain.presence import Presence
 from interlock.domain.principal import Principal
+from interlock.domain.worker_presence import Presence
 from interlock.engine.engine import Engine
+from interlock.wire import encode
 
 app = App(name="workers", help="List workers and the jobs they run.")
 NOTHING = Anywhere()
@@ -33,7 +34,7 @@ def list_(
 
     workers = run(common, command)
     if common.json:
-        output.as_json({"items": [shown.worker_to_dict(worker) for worker in workers]})
+        output.as_json({"items": [encode.worker_to_dict(worker) for worker in workers]})
     elif not workers:
         output.say("no workers")
     else:

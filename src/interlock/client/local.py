@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
 from interlock import wire
-from interlock.client.port import Grant
-from interlock.client.traced import claiming, enqueueing
+from interlock.client.protocol import Grant
+from interlock.client.tracing import claiming, enqueueing
 from interlock.domain.approval import OpenGate
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import Finish

@@ -12,7 +12,7 @@ from interlock.dashboard.form_schema import FieldSchema, as_text, resolve
 from interlock.dashboard.http import Fields
 from interlock.dashboard.lossless_json import LosslessNumber, decode, encode
 from interlock.dashboard.render import escape_control
-from interlock.domain.text import loads
+from interlock.domain.json_text import loads
 from interlock.engine.schemas import fits
 from interlock.errors import Fault, Invalid
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from interlock.domain import text
+from interlock.domain import json_text
 from interlock.domain.progress import EventRow
 from interlock.engine.progress import LONGEST_PAGE, Progress
 
@@ -43,7 +43,7 @@ async def latest_events(progress: Progress, tenant: str, job_id: str, first: Seq
 def latest_progress(events: Iterable[EventRow]) -> JobProgress | None:
     """Return the progress of the newest event whose payload has a `progress` from 0 to 1."""
     for event in reversed(list(events)):
-        payload = text.loads(event.payload) if event.payload else None
+        payload = json_text.loads(event.payload) if event.payload else None
         fraction = payload.get("progress") if isinstance(payload, dict) else None
         if isinstance(fraction, (int, float)) and not isinstance(fraction, bool) and 0 <= fraction <= 1:
             return JobProgress(fraction, event.message)

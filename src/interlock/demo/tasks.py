@@ -48,7 +48,7 @@ def write(topic: str) -> str:
 
 
 def power_cut() -> None:
-    """Nothing, save in the worker that `interlock.demo.doomed` starts."""
+    """Nothing, save in the worker that `interlock.demo.crashing_worker` starts."""
 
 
 @app.task

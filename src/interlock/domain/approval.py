@@ -8,11 +8,11 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
-from interlock.domain.change import Change, Standing, error_text, move
+from interlock.domain.expiry import expire_gate, pass_deadline
 from interlock.domain.job import Checkpoint
 from interlock.domain.lifecycle import Status, Verb
-from interlock.domain.overdue import expire_gate, pass_deadline
 from interlock.domain.principal import Principal
+from interlock.domain.transition import Change, Standing, error_text, move
 from interlock.errors import (
     AlreadyDecided,
     DigestMismatch,

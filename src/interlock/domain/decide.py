@@ -9,15 +9,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from interlock.domain import principal, text
+from interlock.domain import json_text, principal
 from interlock.domain.approval import OpenGate
-from interlock.domain.change import Change, Standing, Unchanged, error_text, move
 from interlock.domain.edit import Edit, edit
+from interlock.domain.expiry import SWEEP, expire_gate, pass_deadline
 from interlock.domain.job import ANY_FENCE, MAX_RELEASES, HistoryRow, Receipt
 from interlock.domain.lifecycle import TERMINAL, Status, Verb
-from interlock.domain.moment import micros
-from interlock.domain.overdue import SWEEP, expire_gate, pass_deadline
 from interlock.domain.retry import DEFAULT_BACKOFF, SECOND, Backoff, after_expiry, after_failure
+from interlock.domain.timestamps import micros
+from interlock.domain.transition import Change, Standing, Unchanged, error_text, move
 from interlock.errors import AlreadyFinished, CancelRequested, Error, LeaseLost, NoCancelRequested, NotRunning
 
 MOST_CHILDREN: Final = 1000  # that a job waits for at a time: each is named by it until it has ended
@@ -164,7 +164,7 @@ def answer_repeat(ended: HistoryRow | None, verb: Verb | None, job_id: str, fenc
 
 def receipt_of(row: HistoryRow) -> Receipt:
     """The receipt a history row stands for."""
-    facts = text.loads(row.metadata) if row.metadata else {}
+    facts = json_text.loads(row.metadata) if row.metadata else {}
     run_at = facts.get("run_at")
     return Receipt(
         id=row.job_id,

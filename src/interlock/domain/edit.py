@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from interlock.domain.change import Change, Edited, Standing, Unchanged, move
 from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Verb
+from interlock.domain.transition import Change, Edited, Standing, Unchanged, move
 from interlock.errors import AlreadyFinished, Error, Invalid, NotEditable, PreconditionFailed
 
 

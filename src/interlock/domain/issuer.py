@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from interlock.domain.json_text import is_visible_name
 from interlock.domain.principal import ROLES
-from interlock.domain.text import is_visible_name
 from interlock.errors import Invalid
 
 # What signs with a private key, and the type of key that does; a shared secret would let this server sign too.

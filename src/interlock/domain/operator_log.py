@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from interlock.domain.audit import fields
 from interlock.domain.digests import of_text
-from interlock.domain.moment import when
 from interlock.domain.operations import PruneOrder
 from interlock.domain.registry import Agent, JobType
+from interlock.domain.timestamps import when
 from interlock.domain.token import NewToken
 from interlock.domain.webhook import NewSubscription
 

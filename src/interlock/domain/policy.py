@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from interlock.domain.text import NAME_RULE, is_visible_name
+from interlock.domain.json_text import NAME_RULE, is_visible_name
 from interlock.errors import Invalid
 
 Names = frozenset[str]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from interlock.domain import policy, principal
+from interlock.domain.json_text import is_visible_name
 from interlock.domain.policy import ANY, Policy
 from interlock.domain.principal import ROLES, Principal
-from interlock.domain.text import is_visible_name
 from interlock.errors import Invalid
 
 PREFIX: Final = "ilk_"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from interlock.domain import text
+from interlock.domain import json_text
 from interlock.domain.progress import StepRow
 from interlock.errors import Invalid
 
@@ -18,8 +18,8 @@ LONGEST_NAME: Final = 200
 
 def mended(said: str) -> tuple[str, bool]:
     """What a worker says its job has used up, fit to be kept, and whether odd text in it was replaced."""
-    kept, changed = text.mend(said, what="usage", limit=LARGEST)
-    amounts = text.loads(kept)
+    kept, changed = json_text.mend(said, what="usage", limit=LARGEST)
+    amounts = json_text.loads(kept)
     if not isinstance(amounts, dict):
         raise Invalid("usage is an object of amounts by name", pointer="/usage")
     for name, amount in amounts.items():
@@ -70,6 +70,6 @@ def together(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _amounts(kept: str) -> dict[str, float]:
     """What can be summed of a JSON text: any worker may keep a step of this name, with anything in it."""
-    found = text.loads(kept)
+    found = json_text.loads(kept)
     named = found.items() if isinstance(found, dict) else ()
     return {name: amount for name, amount in named if is_name(name) and is_amount(amount)}

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 from interlock import wire
 from interlock.domain import artifact as rules
 from interlock.domain.artifact import Artifact, File, Holder, Link, NewArtifact, Opening
-from interlock.domain.text import is_visible_name
-from interlock.engine.answers import answered
-from interlock.engine.intake import Intake
+from interlock.domain.json_text import is_visible_name
+from interlock.engine.results import answered
+from interlock.engine.upload import Intake
 from interlock.errors import ArtifactLost, ArtifactsNotConfigured, Error, Invalid, NotFound
 from interlock.storage.contract import Objects, Store
 from interlock.wire import Limits

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from interlock.engine.approvals import Gates
 from interlock.engine.artifacts import COLLECT_EVERY_SECONDS, Artifacts
 from interlock.engine.audit import Audit
-from interlock.engine.counts import Counts, counted
-from interlock.engine.destination import Outside
-from interlock.engine.gates import Gates
-from interlock.engine.holders import Holders
+from interlock.engine.completion import Waits
+from interlock.engine.explain import Whys
 from interlock.engine.jobs import Jobs
+from interlock.engine.lease_holders import Holders
 from interlock.engine.leases import Leases
-from interlock.engine.messages import WebhookFormat
+from interlock.engine.maintenance import Chore, Upkeep
+from interlock.engine.metrics import Counts, counted
 from interlock.engine.operations import Operations
-from interlock.engine.presence import FORGET_EVERY_SECONDS, Workers
+from interlock.engine.outbound_http import Outside
 from interlock.engine.progress import Progress
-from interlock.engine.reads import Reads
+from interlock.engine.queries import Reads
 from interlock.engine.registry import Registers
 from interlock.engine.restore import Restore
 from interlock.engine.retention import EXTEND_EVERY_SECONDS, RETAIN_EVERY_SECONDS, Retention
-from interlock.engine.sender import Sender
 from interlock.engine.tokens import OWN, Tokens, Trust
-from interlock.engine.upkeep import Chore, Upkeep
-from interlock.engine.waits import Waits
+from interlock.engine.webhook_messages import WebhookFormat
+from interlock.engine.webhook_sender import Sender
 from interlock.engine.webhooks import SWEEP_EVERY_SECONDS, Webhooks
-from interlock.engine.why import Whys
+from interlock.engine.worker_presence import FORGET_EVERY_SECONDS, Workers
 from interlock.storage.contract import Objects, Store
 from interlock.wire import LIMITS, Limits
 

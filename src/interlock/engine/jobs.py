@@ -7,13 +7,13 @@ from datetime import datetime
 
 from interlock import wire
 from interlock.domain.decide import Cancel, Order, Revoke
-from interlock.domain.dialect import STANDARD
 from interlock.domain.edit import Edit
 from interlock.domain.job import MAX_ATTEMPTS, Added, Enqueued, Receipt, Refused
 from interlock.domain.principal import Principal
-from interlock.engine.answers import answered
-from interlock.engine.reads import NO_QUEUE
+from interlock.domain.webhook_format import STANDARD
+from interlock.engine.queries import NO_QUEUE
 from interlock.engine.registry import Accepted, Registers
+from interlock.engine.results import answered
 from interlock.errors import Error, Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import JobRequest, Limits

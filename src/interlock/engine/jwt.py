@@ -15,13 +15,13 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
 
-from interlock.domain import principal, text, token
+from interlock.domain import json_text, principal, token
 from interlock.domain.issuer import Issuer, Path
+from interlock.domain.json_text import is_visible_name
 from interlock.domain.policy import Policy
 from interlock.domain.principal import Principal
-from interlock.domain.text import is_visible_name
-from interlock.engine.keys import Fetch, KeyRing
-from interlock.engine.recent import FRESH_SECONDS, MOST_REMEMBERED, Recent
+from interlock.engine.jwks import Fetch, KeyRing
+from interlock.engine.ttl_cache import FRESH_SECONDS, MOST_REMEMBERED, Recent
 from interlock.errors import Error, Invalid, Unauthenticated
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def _object(part: str) -> dict[str, Any]:
         decoded = base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except ValueError:
         raise _Refused("it is not base64") from None
-    value = json.loads(text.check(decoded, what="token", limit=LARGEST_TOKEN))
+    value = json.loads(json_text.check(decoded, what="token", limit=LARGEST_TOKEN))
     if not isinstance(value, dict):
         raise _Refused("its parts are not objects")
     return value

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Final
 
 from interlock import wire
-from interlock.domain import text, usage
+from interlock.domain import json_text, usage
 from interlock.domain.decide import MOST_CHILDREN, CancelAck, Complete, Fail, Finish, Release
 from interlock.domain.job import ANY_FENCE, Beat, Checkpoint, Job, LeaseState, Pulse, Receipt, Refused
 from interlock.domain.policy import ClaimAsk, Names
 from interlock.domain.retry import LONGEST_RETRY_AFTER_SECONDS
-from interlock.engine.answers import answered, each
+from interlock.engine.completion import first_of
 from interlock.engine.progress import mended_events
-from interlock.engine.waits import first_of
+from interlock.engine.results import answered, each
 from interlock.errors import Invalid
 from interlock.storage.contract import Store, cancels_of
 from interlock.wire import Limits
@@ -185,7 +185,7 @@ class Leases:
         return beat._replace(id=id, worker=worker, checkpoint=checkpoint, events=events)
 
     def _mended(self, checkpoint: Checkpoint) -> Checkpoint:
-        data, mended = text.mend(checkpoint.data, what="checkpoint", limit=self._limits.checkpoint)
+        data, mended = json_text.mend(checkpoint.data, what="checkpoint", limit=self._limits.checkpoint)
         id, worker = wire.job_id(checkpoint.id), wire.name(checkpoint.worker, "worker")
         return checkpoint._replace(id=id, worker=worker, data=data, sanitized=checkpoint.sanitized or mended)
 
@@ -199,7 +199,7 @@ class Leases:
                 summary, result = wire.remark(order.result_summary, "result_summary"), order.result
                 mended = order.sanitized or summary != order.result_summary
                 if result is not None:
-                    result, more = text.mend(result, what="result", limit=self._limits.result)
+                    result, more = json_text.mend(result, what="result", limit=self._limits.result)
                     mended = mended or more
                 used = order.usage
                 if used is not None:
@@ -210,10 +210,10 @@ class Leases:
                 )
             case Fail():
                 wire.seconds(order.retry_after_seconds, "retry_after_seconds", 0, LONGEST_RETRY_AFTER_SECONDS)
-                error, mended = text.mend(order.error, what="error", limit=self._limits.error)
+                error, mended = json_text.mend(order.error, what="error", limit=self._limits.error)
                 result = order.result
                 if result is not None:
-                    result, more = text.mend(result, what="result", limit=self._limits.result)
+                    result, more = json_text.mend(result, what="result", limit=self._limits.result)
                     mended = mended or more
                 sanitized = order.sanitized or mended
                 return order._replace(id=id, worker=worker, error=error, result=result, sanitized=sanitized)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from interlock import wire
-from interlock.domain import policy, text
+from interlock.domain import json_text, policy
 from interlock.domain.decide import Cancel, receipt_of
 from interlock.domain.job import MAX_ATTEMPTS, Enqueued, Filter, Job, Receipt, Refused
 from interlock.domain.lifecycle import TERMINAL, Status
@@ -18,7 +18,7 @@ from interlock.domain.operations import START, Action, Child, Needs, Overrides, 
 from interlock.domain.principal import Principal
 from interlock.domain.registry import JobType
 from interlock.engine import schemas
-from interlock.engine.answers import answered
+from interlock.engine.results import answered
 from interlock.errors import AlreadyFinished, Error, Invalid, NotEnded, NotFound, UnknownType
 from interlock.storage.contract import RegistryChanged, Store
 from interlock.wire import LONGEST_DELAY_SECONDS, Limits
@@ -100,7 +100,7 @@ class Operations:
                 wire.seconds(delay_seconds, "delay_seconds", 0, LONGEST_DELAY_SECONDS),
                 None if max_attempts is None else wire.whole(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
                 None if tags is None else wire.tags(tags),
-                None if payload is None else text.check(payload, what="payload", limit=self._limits.payload),
+                None if payload is None else json_text.check(payload, what="payload", limit=self._limits.payload),
                 None if needs is None else _named_needs(needs),
             )
         except Invalid as error:

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from interlock import wire
-from interlock.domain import text
+from interlock.domain import json_text
 from interlock.domain.job import Refused
 from interlock.domain.progress import (
     LARGEST_NUMBER,
@@ -27,7 +27,7 @@ from interlock.domain.progress import (
     StepRow,
     fitted,
 )
-from interlock.engine.answers import answered, each
+from interlock.engine.results import answered, each
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 from interlock.wire import Limits
@@ -166,7 +166,7 @@ class Progress:
         """The step with its result mended: it is refused for its size or its numbers, never for odd characters."""
         wire.whole(step.fence, "fence", 0, LARGEST_NUMBER)
         wire.whole(step.occurrence, "occurrence", 0, LARGEST_OCCURRENCE)
-        result, mended = text.mend(step.result, what="result", limit=self._limits.step)
+        result, mended = json_text.mend(step.result, what="result", limit=self._limits.step)
         function = wire.remark(step.function, "function")
         return step._replace(
             id=wire.job_id(step.id),
@@ -199,12 +199,12 @@ def _mended_event(event: Event, pointer: str, limit: int) -> Event:
         raise Invalid("an event needs a UUID as its id, and a level: info, warn or error", pointer=pointer) from None
     payload, mended = event.payload, event.sanitized
     if payload is not None:
-        payload, replaced = text.mend(payload, what="event", limit=limit)
+        payload, replaced = json_text.mend(payload, what="event", limit=limit)
         mended = mended or replaced
-    message, replaced = text.mend_text(event.message)
+    message, replaced = json_text.mend_text(event.message)
     mended = mended or replaced or "\x00" in message
     message = message.replace("\x00", "\ufffd")
-    if text.is_blank(message):
+    if json_text.is_blank(message):
         raise Invalid(f"message is {message[:20]!r}: expected text that people can read", pointer=f"{pointer}/message")
     if event.at is not None:
         wire.whole(event.at, "at", wire.FIRST_INSTANT, wire.LAST_INSTANT)

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from interlock import wire
-from interlock.domain.dialect import STANDARD, address
 from interlock.domain.job import Enqueued, NewJob, Refused
+from interlock.domain.json_text import is_visible_name
 from interlock.domain.principal import Principal
 from interlock.domain.registry import NO_DEFAULTS, Agent, Defaults, JobType, Registry
-from interlock.domain.text import is_visible_name
+from interlock.domain.webhook_format import STANDARD, address
 from interlock.engine import schemas
 from interlock.errors import Error, Invalid, NotFound, UnknownType
 from interlock.storage.contract import RegistryChanged, Store, Terms

@@ -11,7 +11,7 @@ from interlock.domain import principal
 from interlock.domain.operations import Prune, PruneOrder
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
-from interlock.engine.upkeep import in_steps
+from interlock.engine.maintenance import in_steps
 from interlock.errors import Invalid, TenantMoved, Unavailable
 from interlock.storage.contract import Store
 

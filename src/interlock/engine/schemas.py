@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import jsonschema_rs
 
-from interlock.engine.effort import Effort, size
+from interlock.engine.schema_cost import Effort, size
 from interlock.errors import Fault, Invalid
 
 MOST_FAULTS: Final = 20

@@ -14,8 +14,8 @@ from interlock.domain import token as shape
 from interlock.domain.principal import Principal
 from interlock.domain.retry import SECOND
 from interlock.domain.token import NewToken, Sighting, Token
-from interlock.engine.answers import answered
-from interlock.engine.recent import FRESH_SECONDS, MOST_REMEMBERED, Recent
+from interlock.engine.results import answered
+from interlock.engine.ttl_cache import FRESH_SECONDS, MOST_REMEMBERED, Recent
 from interlock.errors import Error, NotFound, Unauthenticated
 from interlock.storage.contract import Store
 from interlock.wire import TokenRequest

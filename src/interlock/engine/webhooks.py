@@ -11,11 +11,11 @@ import msgspec
 
 from interlock import wire
 from interlock.domain import token, webhook
-from interlock.domain.dialect import address, spoken
 from interlock.domain.principal import Principal
 from interlock.domain.webhook import Delivery, DeliveryFilter, Mode, NewSubscription, Subscription
-from interlock.engine.destination import Outside
-from interlock.engine.upkeep import in_steps
+from interlock.domain.webhook_format import address, spoken
+from interlock.engine.maintenance import in_steps
+from interlock.engine.outbound_http import Outside
 from interlock.errors import Invalid, NotFound
 from interlock.storage.contract import Store
 

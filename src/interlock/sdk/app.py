@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from interlock.client.port import Client
-from interlock.domain.text import NAME_RULE, is_visible_name
-from interlock.sdk.blocking import background_loop, blocking
+from interlock.client.protocol import Client
+from interlock.domain.json_text import NAME_RULE, is_visible_name
 from interlock.sdk.context import Context
 from interlock.sdk.handle import JobHandle
+from interlock.sdk.sync import background_loop, blocking
 from interlock.sdk.tasks import Options, Task
 
 P = ParamSpec("P")

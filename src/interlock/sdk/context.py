@@ -13,21 +13,21 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, overload
 
-from interlock.client.port import Client, Grant, JobRequest
+from interlock.client.protocol import Client, Grant, JobRequest
 from interlock.domain.approval import DEFAULT_EXPIRY_SECONDS, OnDeny, OpenGate
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.job import Checkpoint, Enqueued, Job
+from interlock.domain.json_text import is_blank, is_visible_name
 from interlock.domain.lifecycle import TERMINAL
 from interlock.domain.progress import Event, Level, Report, Step
-from interlock.domain.text import is_blank, is_visible_name
 from interlock.domain.usage import USAGE, kept_by, summed, together
 from interlock.errors import IdempotencyKeyReuse, Indeterminate, Unavailable
-from interlock.sdk import values
-from interlock.sdk.blocking import blocking
+from interlock.sdk import serialization
 from interlock.sdk.clock import ServerClock
+from interlock.sdk.exceptions import AwaitsApproval, AwaitsChildren, StepMismatch, in_seconds
 from interlock.sdk.handle import JobHandle, outcome
-from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, StepMismatch, in_seconds
 from interlock.sdk.replay import APPROVAL, PATCHED, Answer, Memory, check_name, identity_of
+from interlock.sdk.sync import blocking
 from interlock.sdk.threads import Threads
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Context:
     @property
     def saved(self) -> Any:
         """What the last checkpoint of an earlier run holds, or None."""
-        return values.decode(self.job.checkpoint)
+        return serialization.decode(self.job.checkpoint)
 
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -102,16 +102,16 @@ class Context:
         kept = self._memory.step(name, occurrence)
         if kept is None:
             await self.keep_patches()  # before the work that belongs to them
-            result = values.encode(await self._call(function, args, kwargs))
-            values.decode(result, _returned_by(function))  # what no run could read is not kept
+            result = serialization.encode(await self._call(function, args, kwargs))
+            serialization.decode(result, _returned_by(function))  # what no run could read is not kept
             step = Step(*self._holder(), name, occurrence, result, identity_of(function))
             kept = await self._insist(lambda: self._client.save_step(step))
             self._clock.observe(kept.at)
-        return values.decode(kept.result, _returned_by(function))
+        return serialization.decode(kept.result, _returned_by(function))
 
     async def checkpoint(self, value: Any) -> None:
         """Save one progress value, replacing the previous one; a later run reads it from `saved`."""
-        data = values.encode(value)
+        data = serialization.encode(value)
         await self.keep_patches()
         async with self._saving:  # one after another: each must be newer than the one before
             checkpoint = Checkpoint(*self._holder(), self._checkpoint_seq + 1, data)
@@ -162,8 +162,8 @@ class Context:
         """
         key = APPROVAL if name is None else check_name(name, "an approval")
         occurrence = self._memory.next(key)
-        shown = None if details is None else values.encode(details)
-        form = None if schema is None else values.encode(schema)
+        shown = None if details is None else serialization.encode(details)
+        form = None if schema is None else serialization.encode(schema)
         seconds = in_seconds(expires_in)
         expiry = DEFAULT_EXPIRY_SECONDS if seconds is None else seconds
         async with self._asking:  # one after another: opening one ends the lease
@@ -181,7 +181,7 @@ class Context:
             if answer is None:
                 raise AwaitsApproval(prompt)
             if not is_kept:  # among the steps, so that a job redriven from one of them has it too
-                step = Step(*self._holder(), key, occurrence, values.encode(answer), APPROVAL)
+                step = Step(*self._holder(), key, occurrence, serialization.encode(answer), APPROVAL)
                 self._memory.check_decision(await self._insist(lambda: self._client.save_step(step)))
             return answer
 
@@ -266,16 +266,16 @@ class Context:
     def used(self) -> str | None:
         """Return all usage of the job as JSON, for a run with a result."""
         if not self._usages:
-            return values.encode(dict(self._usage)) if self._usage else None
+            return serialization.encode(dict(self._usage)) if self._usage else None
         earlier = summed(self.id, self._usages, has_ended=False)
-        return values.encode(together([earlier, self._usage])) if earlier or self._usage else None
+        return serialization.encode(together([earlier, self._usage])) if earlier or self._usage else None
 
     async def keep_usage(self) -> None:
         """Save the usage of a run without a result as a step, which later runs add up."""
         if not self._usage:
             return
         whose = kept_by(self.id, is_told_again=self._memory.was_met or self._children > 0 or bool(self._named_children))
-        used = values.encode(dict(self._usage))
+        used = serialization.encode(dict(self._usage))
         step = Step(*self._holder(), USAGE, len(self._usages) + 1, used, whose)
         self._usages.append(await self._insist(lambda: self._client.save_step(step)))
 
@@ -291,7 +291,7 @@ class Context:
         async with self._patching:
             while self._unsaved:
                 name = self._unsaved[0]
-                step = Step(*self._holder(), PATCHED + name, 1, values.encode(self._patches[name]))
+                step = Step(*self._holder(), PATCHED + name, 1, serialization.encode(self._patches[name]))
                 await self._insist(partial(self._client.save_step, step))
                 self._unsaved.remove(name)
 
@@ -424,11 +424,11 @@ def _text(message: object) -> str:
 def _shown(payload: Mapping[str, Any]) -> str:
     """The payload of an event. It is meant for people: what is no JSON is described, what is too large left out."""
     try:
-        told = values.encode(payload)
+        told = serialization.encode(payload)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        told = values.encode({name: repr(value) for name, value in payload.items()})
+        told = serialization.encode({name: repr(value) for name, value in payload.items()})
     if len(told.encode()) > LARGEST_EVENT_PAYLOAD:
-        return values.encode({"left_out": f"{len(told)} characters of {', '.join(payload)}"[:1000]})
+        return serialization.encode({"left_out": f"{len(told)} characters of {', '.join(payload)}"[:1000]})
     return told
 
 
@@ -438,6 +438,6 @@ def _returned_by(function: Callable[..., Any]) -> Any:
         function = function.__wrapped__
     try:
         returns = inspect.signature(function, eval_str=True).return_annotation
-        return Any if returns is inspect.Signature.empty or returns is None else values.readable(returns)
+        return Any if returns is inspect.Signature.empty or returns is None else serialization.readable(returns)
     except (TypeError, ValueError, NameError):
         return Any

@@ -11,14 +11,14 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
 from interlock.domain.progress import EventRow
 from interlock.errors import Invalid
-from interlock.sdk import values
-from interlock.sdk.blocking import background_loop, blocking, run
-from interlock.sdk.raises import JobCancelled, JobFailed, in_seconds
+from interlock.sdk import serialization
+from interlock.sdk.exceptions import JobCancelled, JobFailed, in_seconds
+from interlock.sdk.sync import background_loop, blocking, run
 
 R = TypeVar("R")
 LONGEST_POLL_SECONDS: Final = 30.0
@@ -113,9 +113,9 @@ def outcome(job: Job, returns: Any = Any) -> Any:
     """The result of an ended job as a value, or what it ended with as an exception."""
     if job.status is Status.SUCCEEDED:
         try:
-            return values.decode(job.result, returns) if returns is not None else None
+            return serialization.decode(job.result, returns) if returns is not None else None
         except msgspec.ValidationError as error:
             raise Invalid(f"the result of job {job.id} does not match the return type of its task: {error}") from error
     if job.status is Status.CANCELLED:
         raise JobCancelled(job.id, job.cancel_reason)
-    raise JobFailed(job.id, str(job.status), values.decode(job.error) or {})
+    raise JobFailed(job.id, str(job.status), serialization.decode(job.error) or {})

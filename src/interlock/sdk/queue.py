@@ -16,15 +16,15 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
-from interlock.client.port import Client, Grant, JobRequest, error_body
+from interlock.client.protocol import Client, Grant, JobRequest, error_body
 from interlock.domain.decide import Complete, Fail, Finish, Release
 from interlock.domain.job import Beat, Job, Refused
 from interlock.domain.policy import ClaimAsk
 from interlock.errors import Conflict, Error, Fatal, Invalid, NotFound
-from interlock.sdk import values
-from interlock.sdk.blocking import background_loop, blocking, run
-from interlock.sdk.claims import Claim, Claims
-from interlock.sdk.raises import in_seconds
+from interlock.sdk import serialization
+from interlock.sdk.claim_ids import Claim, Claims
+from interlock.sdk.exceptions import in_seconds
+from interlock.sdk.sync import background_loop, blocking, run
 from interlock.sdk.tasks import Connected, Options, request_fields
 
 AT_ONCE: Final = 1000
@@ -41,7 +41,7 @@ class Item:
 
     def __init__(self, queue: Queue, job: Job, claim: Claim) -> None:
         self.id = job.id
-        self.payload: Any = values.decode(job.payload)
+        self.payload: Any = serialization.decode(job.payload)
         self.attempt = job.attempt
         self.is_settled = False
         self.is_lost = False  # the lease was lost: somebody else may have it
@@ -55,7 +55,7 @@ class Item:
 
     async def ack(self, result: Any = None) -> None:
         """It is dealt with; raises if the lease was lost meanwhile."""
-        await self._settle(Complete(*self.holder, None if result is None else values.encode(result)))
+        await self._settle(Complete(*self.holder, None if result is None else serialization.encode(result)))
 
     async def nack(
         self, reason: str = "not dealt with", *, kind: str = "nack", after: float | timedelta | None = None
@@ -150,7 +150,7 @@ class Queue:
     async def push_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[str]:
         """Add values; each thousand of them is added whole or not at all."""
         client, fields = await self.client(), request_fields(options)
-        texts = [msgspec.Raw(values.encode_call(payload).encode()) for payload in payloads]
+        texts = [msgspec.Raw(serialization.encode_call(payload).encode()) for payload in payloads]
         requests = [JobRequest(type=self.type, payload=text, **fields) for text in texts]
         ids: list[str] = []
         for start in range(0, len(requests), AT_ONCE):

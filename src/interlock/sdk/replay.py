@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from interlock.domain.approval import Approval, GateStatus
+from interlock.domain.json_text import NAME_RULE, is_visible_name
 from interlock.domain.progress import StepRow
-from interlock.domain.text import NAME_RULE, is_visible_name
-from interlock.sdk import values
-from interlock.sdk.raises import StepMismatch
+from interlock.sdk import serialization
+from interlock.sdk.exceptions import StepMismatch
 
 OWN: Final = "interlock."  # how names begin under which the SDK records something itself
 APPROVAL: Final = "interlock.approve"  # what is recorded as the function of a decision, and the name of one without
@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, approval: Approval) -> Answer:
-        approved, data = approval.status is GateStatus.APPROVED, values.decode(approval.data)
+        approved, data = approval.status is GateStatus.APPROVED, serialization.decode(approval.data)
         return cls(approval.id, approved, approval.comment, data, approval.digest)
 
 
@@ -72,7 +72,7 @@ class Memory:
         step = self._steps.get((name, occurrence))
         if step is not None:
             self.check_decision(step)
-            return values.decode(step.result, Answer), True
+            return serialization.decode(step.result, Answer), True
         decided = self._decided.get((name, occurrence))
         return None if decided is None else Answer.of(decided), False
 
@@ -83,7 +83,7 @@ class Memory:
     def patch(self, name: str) -> bool | None:
         """What an earlier run recorded of a change of the code."""
         found = self._steps.get((PATCHED + name, 1))
-        return None if found is None else bool(values.decode(found.result))
+        return None if found is None else bool(serialization.decode(found.result))
 
 
 def check_name(name: object, what: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from interlock.errors import Invalid
-from interlock.sdk import values
+from interlock.sdk import serialization
 
 NOT_GIVEN: Final = object()
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -31,15 +31,15 @@ class Signature:
         if len(found) > 1:
             raise TypeError(f"{self.name} has more than one context parameter: {', '.join(found)}")
         self.context = found[0] if found else None
-        self.returns: Any = values.readable(hints.get("return", Any))
+        self.returns: Any = serialization.readable(hints.get("return", Any))
         taken = [parameter for name, parameter in parameters.items() if name != self.context]
         for parameter in taken:
             if parameter.kind not in _NAMED:
                 raise TypeError(f"{self.name}: {parameter} cannot be passed by name: a task has named parameters only")
         self._signature = inspect.Signature(taken)
         self._struct = _struct(self.name, taken, hints)
-        self._decode = values.decoder(self._struct)
-        self._decode_known = values.decoder(_struct(self.name, taken, hints, forbid_unknown=False))
+        self._decode = serialization.decoder(self._struct)
+        self._decode_known = serialization.decoder(_struct(self.name, taken, hints, forbid_unknown=False))
         self._names = tuple(parameter.name for parameter in taken)
         self._all_optional = all(parameter.default is not parameter.empty for parameter in taken)
 
@@ -56,8 +56,8 @@ class Signature:
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from None
         try:
-            payload = values.encode_call(given).encode()
-        except values.Altered as error:
+            payload = serialization.encode_call(given).encode()
+        except serialization.Altered as error:
             raise TypeError(f"{self.name}: {error}") from None
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise Invalid(f"{self.name}: {error}", pointer="/payload") from None
@@ -76,7 +76,7 @@ class Signature:
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the payload."""
-        return values.schema(self._struct)
+        return serialization.schema(self._struct)
 
     def _closer(self, error: Invalid, payload: str | None) -> Invalid:
         """The same error, or the one that says that nothing is wrong but an argument too many."""
@@ -90,7 +90,7 @@ class Signature:
         try:
             return self._decode(payload)
         except msgspec.ValidationError as error:
-            raise values.as_invalid(error, self.name) from None
+            raise serialization.as_invalid(error, self.name) from None
         except msgspec.DecodeError:  # whatever else is wrong with a text is refused where it is written or stored
             raise Invalid(f"{self.name}: text contains a lone surrogate", pointer="/payload") from None
 
@@ -124,7 +124,7 @@ def _struct(
         struct = msgspec.defstruct(
             name.rpartition(".")[2], fields, kw_only=True, frozen=True, forbid_unknown_fields=forbid_unknown
         )
-        values.decoder(struct)
+        serialization.decoder(struct)
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
     return struct

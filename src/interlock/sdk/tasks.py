@@ -12,14 +12,14 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar,
 
 import msgspec
 
-from interlock.client.port import Client, JobRequest
+from interlock.client.protocol import Client, JobRequest
 from interlock.domain.policy import LONGEST_LEASE_SECONDS
 from interlock.errors import Invalid
-from interlock.sdk.blocking import background_loop, blocking
 from interlock.sdk.context import Context
+from interlock.sdk.exceptions import in_seconds
 from interlock.sdk.handle import JobHandle
-from interlock.sdk.raises import in_seconds
 from interlock.sdk.signature import Signature
+from interlock.sdk.sync import background_loop, blocking
 
 P = ParamSpec("P")
 R = TypeVar("R")

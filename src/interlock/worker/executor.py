@@ -11,15 +11,15 @@ from inspect import isawaitable
 from typing import Any, Final
 
 from interlock import tracing
-from interlock.client.port import error_body
+from interlock.client.protocol import error_body
 from interlock.domain.decide import MOST_CHILDREN, CancelAck, Complete, Finish
 from interlock.domain.decide import Fail as Failed
 from interlock.domain.decide import Release as Released
+from interlock.domain.json_text import mend_text
 from interlock.domain.retry import SECOND
-from interlock.domain.text import mend_text
 from interlock.errors import CancelRequested, Error, Forbidden, LeaseLost, NotRunning, TooLarge, WouldDeadlock
-from interlock.sdk import values
-from interlock.sdk.raises import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
+from interlock.sdk import serialization
+from interlock.sdk.exceptions import AwaitsApproval, AwaitsChildren, Fail, Release, Retry, StepMismatch, Suspended
 from interlock.sdk.signature import UnknownArgument
 from interlock.sdk.threads import Threads
 from interlock.worker.run import Ending, Run
@@ -145,7 +145,7 @@ def _returned(run: Run, result: Any) -> Finish:
     if result is None:
         return Complete(*run.holder, None, None, used)
     try:
-        text = values.encode(result)
+        text = serialization.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         return failure(run, f"the result is not JSON: {error}", kind="invalid_result", retryable=False)
     return Complete(*run.holder, text, None, used)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.errors import Fatal
-from interlock.worker.heart import AT_ONCE, Heart
+from interlock.worker.heartbeats import AT_ONCE, Heart
 from interlock.worker.run import Run
 
 WAIT_SECONDS: Final = 20.0

@@ -12,23 +12,23 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.domain import policy
 from interlock.domain.decide import Release
 from interlock.domain.policy import ClaimAsk
 from interlock.errors import Fatal, Forbidden, Invalid, Unauthenticated, Unavailable
 from interlock.sdk.app import App
-from interlock.sdk.claims import Claims
+from interlock.sdk.claim_ids import Claims
 from interlock.sdk.context import Context
 from interlock.sdk.threads import Threads
+from interlock.worker.contained_tasks import contained, mark_run
 from interlock.worker.executor import execute, failure, stopped
-from interlock.worker.heart import Heart
+from interlock.worker.heartbeats import Heart
 from interlock.worker.interruptions import Interruptions
 from interlock.worker.log import logger
-from interlock.worker.patience import Patience
+from interlock.worker.reconnect import Patience
 from interlock.worker.reporter import Reporter
 from interlock.worker.run import Ending, Run
-from interlock.worker.subtasks import contained, mark_run
 
 N = TypeVar("N", int, float)
 MOST_UNREPORTED: Final = 2000

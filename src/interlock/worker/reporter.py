@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from interlock.client.port import Client
+from interlock.client.protocol import Client
 from interlock.domain.artifact import File, Holder
 from interlock.domain.decide import Complete, Finish, Release
 from interlock.domain.job import Receipt, Refused
@@ -28,8 +28,8 @@ from interlock.errors import (
     WouldDeadlock,
 )
 from interlock.worker.executor import in_place_of
-from interlock.worker.heart import Heart
-from interlock.worker.patience import Patience
+from interlock.worker.heartbeats import Heart
+from interlock.worker.reconnect import Patience
 from interlock.worker.run import Run
 
 T = TypeVar("T")

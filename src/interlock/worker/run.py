@@ -7,9 +7,9 @@ import time
 from enum import IntEnum
 from typing import Any
 
-from interlock.client.port import Grant
+from interlock.client.protocol import Grant
 from interlock.domain.job import Beat, Job
-from interlock.sdk.claims import Claim
+from interlock.sdk.claim_ids import Claim
 from interlock.sdk.context import Context
 from interlock.sdk.tasks import Task
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from interlock.storage.shards.opening import open_router
+from interlock.storage.shards.factory import open_router
 from tests.contract.builders import Desk
 from tests.support.postgres import Postgres
 from tests.support.shards import resident

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from interlock.storage.shards.move import Moved, Mover
-from interlock.storage.shards.router import Router
+from interlock.storage.shards.sharded_store import Router
+from interlock.storage.shards.tenant_move import Moved, Mover
 from tests.contract.builders import Desk
 
 

@@ -7,10 +7,10 @@ import pytest
 from interlock.domain.approval import Approval, GateFilter, GateStatus
 from interlock.domain.job import Filter, Job
 from interlock.errors import Conflict
-from interlock.storage.shards.copying import Copier
+from interlock.storage.shards.tenant_copy import Copier
+from tests.contract.approvals import ballot, decided, waiting
 from tests.contract.artifacts import file, listed, show
 from tests.contract.builders import Desk, complete, fail
-from tests.contract.gates import ballot, decided, waiting
 from tests.contract.moves.moving import Stop, home_of, move
 from tests.contract.test_prune import prune
 

@@ -9,22 +9,22 @@ import asyncpg
 import pytest
 
 from interlock.domain.job import Enqueued, Filter
-from interlock.domain.presence import Sighting
 from interlock.domain.progress import SMALLEST_ID, Place
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.token import NewToken
+from interlock.domain.worker_presence import Sighting
 from interlock.errors import Conflict, Forbidden, Invalid, NotFound, TenantMoved, Unavailable
 from interlock.storage.contract import Terms
 from interlock.storage.postgres.store import PostgresStore
-from interlock.storage.shards.copying import CopyDiffers
-from interlock.storage.shards.move import Moved, Mover
-from interlock.storage.shards.opening import open_router
-from interlock.storage.shards.owner import Owner
-from interlock.storage.shards.router import Router
+from interlock.storage.shards.admin_connection import Owner
+from interlock.storage.shards.factory import open_router
+from interlock.storage.shards.sharded_store import Router
+from interlock.storage.shards.tenant_copy import CopyDiffers
+from interlock.storage.shards.tenant_move import Moved, Mover
 from interlock.wire import new_id
+from tests.contract.approvals import ballot, decided, waiting
 from tests.contract.artifacts import file, listed, show
 from tests.contract.builders import Desk, ask, beat, complete, new_job
-from tests.contract.gates import ballot, decided, waiting
 from tests.contract.moves.moving import Stop, home_of, move
 from tests.contract.progress import event, keep, report, step, tell
 from tests.contract.test_prune import prune

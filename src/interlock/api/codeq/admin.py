@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from interlock import wire
+from interlock.api.adapter import Lenient
 from interlock.api.codeq import encode
 from interlock.api.codeq.auth import ADMINS, reject
 from interlock.api.codeq.model import BASE, STATUSES
 from interlock.api.codeq.tasks import parsed_time
-from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.job import Filter
 from interlock.domain.registry import QueueStats
 from interlock.domain.retry import DAY
-from interlock.engine.reads import LONGEST_PAGE
+from interlock.engine.queries import LONGEST_PAGE
 from interlock.engine.retention import LONGEST_DAYS
 
 routes = Routes()

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.api import auth
+from interlock.api.adapter import Said
 from interlock.api.codeq.credentials import Credentials
 from interlock.api.codeq.jwt_claims import ADMIN, CodeqClaims
 from interlock.api.codeq.model import BASE
-from interlock.api.face import Said
 from interlock.api.headers import Headers
 from interlock.api.problems import Refusal
 from interlock.api.routes import Route

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 from interlock.api.codeq.auth import reject
 from interlock.api.codeq.jwt_claims import AnyCase
 from interlock.api.routes import Call
+from interlock.domain.json_text import is_visible_name
 from interlock.domain.policy import Names
-from interlock.domain.text import is_visible_name
 from interlock.engine.engine import Engine
 
 MAX_TENANTS: Final = 1000

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from interlock import wire
 from interlock.api.codeq import model
-from interlock.api.native.shown import raw
+from interlock.api.native.encode import raw
 from interlock.api.routes import Call
 from interlock.domain.artifact import Artifact
-from interlock.domain.dialect import spoken
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import TERMINAL, Location, Status
+from interlock.domain.webhook_format import spoken
 from interlock.engine.artifacts import LONGEST_PAGE as MAX_PAGE
 
 _LOCATION: Final = {

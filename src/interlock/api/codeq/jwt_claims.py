@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from interlock.domain import policy, principal, token
+from interlock.domain.json_text import is_visible_name
 from interlock.domain.policy import ANY, Policy
 from interlock.domain.principal import Principal
-from interlock.domain.text import is_visible_name
 from interlock.errors import Invalid
 
 ADMIN_SCOPE: Final = "codeq:admin"

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
+from interlock.domain.json_text import is_visible_name, loads, members
 from interlock.domain.lifecycle import Status
-from interlock.domain.text import is_visible_name, loads, members
 from interlock.domain.webhook import DeliveryStatus, Outcome, Reply
 
 STATUSES: Final = {

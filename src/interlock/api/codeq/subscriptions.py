@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from interlock import wire
+from interlock.api.adapter import Lenient
 from interlock.api.codeq import commands
 from interlock.api.codeq.auth import reject
 from interlock.api.codeq.model import BASE, NAME
-from interlock.api.face import Lenient
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.policy import ANY
 from interlock.domain.webhook import QUEUE_READY, Mode, Subscription

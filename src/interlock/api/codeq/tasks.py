@@ -10,17 +10,17 @@ import msgspec
 
 from interlock import wire
 from interlock.api import body
+from interlock.api.adapter import Batch, Lenient, Said
 from interlock.api.codeq import commands, encode
 from interlock.api.codeq.auth import READERS, reject
 from interlock.api.codeq.model import BASE, NAME, sent_name
-from interlock.api.face import Batch, Lenient, Said
+from interlock.api.long_poll import patience
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
-from interlock.api.waiting import patience
 from interlock.domain.artifact import served_as
 from interlock.domain.job import MAX_ATTEMPTS, Job
+from interlock.domain.json_text import is_visible_name
 from interlock.domain.lifecycle import TERMINAL
-from interlock.domain.text import is_visible_name
-from interlock.engine.waits import LONGEST_WAIT_SECONDS
+from interlock.engine.completion import LONGEST_WAIT_SECONDS
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, Malformed, NotEnded, NotFound, TooLarge
 from interlock.wire import JobRequest
 

@@ -15,7 +15,7 @@ from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.retry import SECOND
 from interlock.domain.webhook import Dispatch
-from interlock.engine.messages import Message, Reads
+from interlock.engine.webhook_messages import Message, Reads
 
 
 class CodeqFormat:

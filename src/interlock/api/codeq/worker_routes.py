@@ -10,14 +10,14 @@ import msgspec
 
 from interlock import wire
 from interlock.api import auth, body
+from interlock.api.adapter import MAX_LEASE_SECONDS, Batch, Lenient, Said
 from interlock.api.codeq import commands, encode, model
 from interlock.api.codeq.auth import reject
 from interlock.api.codeq.model import BASE
 from interlock.api.codeq.tasks import MAX_BATCH, MAX_BATCH_BODY
-from interlock.api.face import MAX_LEASE_SECONDS, Batch, Lenient, Said
-from interlock.api.native.shown import kept
+from interlock.api.long_poll import claim_patiently
+from interlock.api.native.encode import kept
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
-from interlock.api.waiting import claim_patiently
 from interlock.domain.artifact import File, Holder, Link, content_type
 from interlock.domain.decide import Complete, Fail, Finish, Release
 from interlock.domain.job import ANY_FENCE, Beat, Job, Refused

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from interlock.domain.text import after_space, mend_text
-from interlock.domain.text import members as members_of
+from interlock.domain.json_text import after_space, mend_text
+from interlock.domain.json_text import members as members_of
 from interlock.errors import Invalid, Malformed
 
 SEAL: Final = "interlock"

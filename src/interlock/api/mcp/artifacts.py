@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.api.mcp.api_client import Ask, Native, Reply
 from interlock.api.mcp.arguments import Fields, path_part, scalar
-from interlock.api.mcp.native import Ask, Native, Reply
 from interlock.api.mcp.schemas import taking
 from interlock.api.native import artifacts
-from interlock.api.native.table import routes
+from interlock.api.native.route_table import routes
 from interlock.errors import Invalid, NotFound
 
 MOST: Final = 1024 * 1024

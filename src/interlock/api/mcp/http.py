@@ -13,8 +13,8 @@ from interlock.api import auth, body
 from interlock.api.body import Disconnected
 from interlock.api.endpoint import TRAIL, Endpoint, refusal, send_answer
 from interlock.api.headers import Headers
+from interlock.api.mcp.api_client import Inside
 from interlock.api.mcp.arguments import Message, message
-from interlock.api.mcp.native import Inside
 from interlock.api.mcp.server import server_for
 from interlock.api.problems import Refusal
 from interlock.api.routes import AROUND_CHECKPOINT, JSON, Receive

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from interlock.api.json_schema import Schemas
 from interlock.api.routes import Route
-from interlock.api.schemas import Schemas
 
 REF: Final = "#/components/schemas/"
 

@@ -9,9 +9,9 @@ from mcp import MCPError, types
 from mcp.server import Server, ServerRequestContext
 
 from interlock import __version__
+from interlock.api.mcp.api_client import Native, Reply, refused
 from interlock.api.mcp.arguments import unsealed
 from interlock.api.mcp.compact import compact
-from interlock.api.mcp.native import Native, Reply, refused
 from interlock.api.mcp.tools import TOOLS, Tool
 from interlock.errors import Error
 

@@ -14,8 +14,8 @@ from mcp import types
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
+from interlock.api.mcp.api_client import Native
 from interlock.api.mcp.arguments import CANCELLED, message
-from interlock.api.mcp.native import Native
 from interlock.api.mcp.server import server_for
 
 LAST_ANSWERS_SECONDS: Final = 30.0  # for what is under way when the input ends

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from interlock.api.mcp import artifacts
+from interlock.api.mcp.api_client import Ask, Native, Reply
 from interlock.api.mcp.arguments import Fields, path_part, scalar, scalars, together
-from interlock.api.mcp.native import Ask, Native, Reply
 from interlock.api.mcp.schemas import one_of, schema_of
 from interlock.api.native import approvals, claims, finishes, heartbeats, jobs, operations, progress, queues, results
-from interlock.api.native.table import routes
+from interlock.api.native.route_table import routes
 from interlock.api.routes import Handler, Route
 from interlock.errors import Forbidden
 

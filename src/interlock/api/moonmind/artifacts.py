@@ -7,14 +7,14 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from interlock.api.face import Lenient
+from interlock.api.adapter import Lenient
+from interlock.api.long_poll import whole_upload
 from interlock.api.moonmind import encode, ids
 from interlock.api.moonmind.auth import BASE, reject
 from interlock.api.moonmind.jobs import queue
 from interlock.api.moonmind.multipart import parts
 from interlock.api.moonmind.service import QueueService
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
-from interlock.api.waiting import whole_upload
 from interlock.domain.artifact import Artifact, served_as
 from interlock.domain.artifact import content_type as media_type
 from interlock.engine.artifacts import LONGEST_PAGE

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.api import auth, problems
-from interlock.api.face import Said
+from interlock.api.adapter import Said
 from interlock.api.headers import Headers
 from interlock.api.moonmind import ids
 from interlock.api.problems import Refusal

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from interlock import wire
 from interlock.api.moonmind import ids
-from interlock.api.native.shown import raw, when
-from interlock.domain import principal, text
+from interlock.api.native.encode import raw, when
+from interlock.domain import json_text, principal
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
@@ -43,7 +43,7 @@ def job(found: Job) -> dict[str, Any]:
         "attempt": found.attempt,
         "maxAttempts": found.max_attempts,
         "resultSummary": found.result_summary,
-        "errorMessage": None if found.error is None else text.loads(found.error)["message"],
+        "errorMessage": None if found.error is None else json_text.loads(found.error)["message"],
         "artifactsPath": None,
         "startedAt": when(found.started_at),
         "finishedAt": when(found.finished_at),

@@ -15,15 +15,15 @@ from msgspec import Meta
 
 from interlock import wire
 from interlock.api import stream
-from interlock.api.face import Lenient
+from interlock.api.adapter import Lenient
 from interlock.api.moonmind import encode, ids
 from interlock.api.moonmind.artifacts import newest
 from interlock.api.moonmind.auth import BASE
 from interlock.api.moonmind.jobs import queue
 from interlock.api.moonmind.requests import MoonmindRequest, Text
-from interlock.api.native.shown import kept, raw, when
+from interlock.api.native.encode import kept, raw, when
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Routes, answer
-from interlock.domain import principal, text
+from interlock.domain import json_text, principal
 from interlock.domain.artifact import Artifact
 from interlock.domain.job import HistoryRow, Job
 from interlock.domain.lifecycle import TERMINAL, Status
@@ -221,7 +221,7 @@ def _uploaded(artifact: Artifact) -> TimedEvent:
 def _transition(row: HistoryRow, job: Job) -> TimedEvent:
     """A transition with the payload of MoonMind's event, plus the actor, the attempt and the error."""
     level, message = _TRANSITIONS[row.to_status]
-    metadata = text.loads(row.metadata) if row.metadata else {}
+    metadata = json_text.loads(row.metadata) if row.metadata else {}
     payload: dict[str, Any] = {"actor": row.actor, "attempt": row.attempt}
     if row.actor.startswith(principal.worker("")):
         payload["workerId"] = row.actor.removeprefix(principal.worker(""))

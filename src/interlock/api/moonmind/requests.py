@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from interlock.api import body
-from interlock.api.face import Lenient
+from interlock.api.adapter import Lenient
 
 Text = Annotated[str, Meta(min_length=1)]
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api.face import MAX_LEASE_SECONDS
+from interlock.api.adapter import MAX_LEASE_SECONDS
 from interlock.api.moonmind import encode, ids
 from interlock.api.moonmind.auth import reject
 from interlock.api.moonmind.requests import MoonmindRequest, Text, stripped, trimmed
@@ -23,8 +23,8 @@ from interlock.domain.operations import Needs
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.principal import Principal
 from interlock.domain.progress import fitted
-from interlock.engine.answers import answered
 from interlock.engine.engine import Engine
+from interlock.engine.results import answered
 from interlock.errors import Conflict, Forbidden, Invalid, TooLarge
 from interlock.wire import JobRequest
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from interlock.api.face import Lenient
+from interlock.api.adapter import Lenient
 from interlock.api.moonmind import encode, ids
 from interlock.api.moonmind.auth import BASE
 from interlock.api.moonmind.requests import MoonmindRequest, stripped, trimmed

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from interlock.api.face import Lenient
+from interlock.api.adapter import Lenient
+from interlock.api.long_poll import whole_upload
 from interlock.api.moonmind import encode
 from interlock.api.moonmind.artifacts import store
 from interlock.api.moonmind.auth import TOOLS as PATH
@@ -25,7 +26,6 @@ from interlock.api.moonmind.service import (
     QueueService,
 )
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
-from interlock.api.waiting import whole_upload
 from interlock.errors import Invalid, Malformed, TooLarge
 
 routes = Routes()

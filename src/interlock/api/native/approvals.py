@@ -9,11 +9,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from interlock import wire
-from interlock.api import auth, shapes
-from interlock.api.native import shown
-from interlock.api.native.grants import CheckpointPart, Held
-from interlock.api.native.holding import as_holder
-from interlock.api.native.pages import Page, page, place
+from interlock.api import auth, responses
+from interlock.api.native import encode
+from interlock.api.native.lease_requests import CheckpointPart, Held
+from interlock.api.native.leases import as_holder
+from interlock.api.native.pagination import Page, page, place
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.approval import (
     DEFAULT_EXPIRY_SECONDS,
@@ -24,9 +24,9 @@ from interlock.domain.approval import (
     OnDeny,
     OpenGate,
 )
-from interlock.engine import shown as gates
-from interlock.engine.gates import Opened
+from interlock.engine.approvals import Opened
 from interlock.errors import NotFound
+from interlock.wire import encode_approval
 
 routes = Routes()
 
@@ -68,7 +68,7 @@ class ApprovalQuery(Page, frozen=True, kw_only=True):
     job: str | None = None
 
 
-class VoteShape(shapes.Shape, frozen=True, kw_only=True):
+class VoteShape(responses.Shape, frozen=True, kw_only=True):
     """The vote of one principal."""
 
     by: str
@@ -77,7 +77,7 @@ class VoteShape(shapes.Shape, frozen=True, kw_only=True):
     at: datetime
 
 
-class ApprovalShape(shapes.Shape, frozen=True, kw_only=True):
+class ApprovalShape(responses.Shape, frozen=True, kw_only=True):
     """An approval and its outcome."""
 
     id: str
@@ -104,22 +104,22 @@ class ApprovalShape(shapes.Shape, frozen=True, kw_only=True):
     link_minted_at: datetime | None
 
 
-class ApprovalPage(shapes.Shape, frozen=True, kw_only=True):
+class ApprovalPage(responses.Shape, frozen=True, kw_only=True):
     """Approvals, newest first."""
 
     items: list[ApprovalShape]
     next_cursor: str | None
 
 
-class OpenedShape(shapes.Shape, frozen=True, kw_only=True):
+class OpenedShape(responses.Shape, frozen=True, kw_only=True):
     """A requested approval; with authentication off it carries a link token, shown only once."""
 
     approval: ApprovalShape
-    receipt: shapes.Receipt
+    receipt: responses.Receipt
     token: str | UnsetType = UNSET
 
 
-class LinkShape(shapes.Shape, frozen=True, kw_only=True):
+class LinkShape(responses.Shape, frozen=True, kw_only=True):
     """A link token, the only time it is shown."""
 
     token: str
@@ -137,7 +137,10 @@ async def open_approval(call: Call[OpenRequest, Nothing]) -> Answer:
         return await call.engine.gates.open(call.who, _order(call, job_id, worker), link=call.headers.wants_link)
 
     opened = await as_holder(call, call.body, act)
-    said: dict[str, Any] = {"approval": gates.approval(opened.approval), "receipt": shown.receipt(opened.receipt)}
+    said: dict[str, Any] = {
+        "approval": encode_approval.approval(opened.approval),
+        "receipt": encode.receipt(opened.receipt),
+    }
     if opened.token is not None:
         said["token"] = opened.token
     return answer(said, 201)
@@ -152,13 +155,19 @@ async def list_approvals(call: Call[None, ApprovalQuery]) -> Answer:
     filter = GateFilter(status=call.query.status, job_id=job_id, before=before, limit=call.query.limit)
     found = await call.engine.gates.list(call.who.tenant, filter)
     end: list[int | str] = [found[-1].opened_at, found[-1].id] if found else []
-    return page(call, "approvals", [gates.approval(one) for one in found], more=len(found) == call.query.limit, end=end)
+    return page(
+        call,
+        "approvals",
+        [encode_approval.approval(one) for one in found],
+        more=len(found) == call.query.limit,
+        end=end,
+    )
 
 
 @routes.add("GET", "/v1/approvals/{approval_id}", roles=["read", "approve"], answers={200: ApprovalShape})
 async def get_approval(call: Call[None, Nothing]) -> Answer:
     """Show an approval; looking at it decides nothing."""
-    return answer(gates.approval(await call.engine.gates.get(call.who.tenant, call.path["approval_id"])))
+    return answer(encode_approval.approval(await call.engine.gates.get(call.who.tenant, call.path["approval_id"])))
 
 
 @routes.add(
@@ -168,7 +177,7 @@ async def get_approval(call: Call[None, Nothing]) -> Answer:
 async def mint_link(call: Call[Nothing, Nothing]) -> Answer:
     """Create an approval link for a person without a credential; it voids the previous one."""
     minted = await call.engine.gates.mint(call.who, call.path["approval_id"])
-    return answer({"token": minted.token, "approval": gates.approval(minted.approval)}, 201)
+    return answer({"token": minted.token, "approval": encode_approval.approval(minted.approval)}, 201)
 
 
 @routes.add(
@@ -181,7 +190,7 @@ async def decide(call: Call[DecideRequest, Nothing]) -> Answer:
         call.who, call.path["approval_id"], body.decision, comment=body.comment, data=_said(body.data),
         digest=body.digest,
     )  # fmt: skip
-    return answer(gates.approval(found))
+    return answer(encode_approval.approval(found))
 
 
 @routes.add(
@@ -201,7 +210,7 @@ async def decide_by_link(call: Call[DecideByToken, Nothing]) -> Answer:
         # Only now: behind a proxy all callers have one address, and a right token must not wait for wrong ones.
         call.service.wrong_links.take(call.peer)
         raise
-    return answer(gates.approval(found))
+    return answer(encode_approval.approval(found))
 
 
 def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGate:
@@ -212,7 +221,7 @@ def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGa
         worker=worker,
         gate_id="",
         prompt=body.prompt,
-        details=shown.kept(body.details),
+        details=encode.kept(body.details),
         risk=body.risk,
         schema=_said(body.schema),
         required=body.required,
@@ -227,5 +236,5 @@ def _order(call: Call[OpenRequest, Nothing], job_id: str, worker: str) -> OpenGa
 
 def _said(part: msgspec.Raw) -> str | None:
     """An optional part of a request; a null says nothing, as in any other field that may be left out."""
-    given = shown.kept(part)
+    given = encode.kept(part)
     return None if given == "null" else given

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
 
-from interlock.api import auth, shapes
+from interlock.api import auth, responses
 from interlock.api.body import pieces_of
-from interlock.api.native.grants import Held
-from interlock.api.native.holding import as_holder
-from interlock.api.native.pages import Page, page, place
+from interlock.api.long_poll import upload_in_time
+from interlock.api.native.lease_requests import Held
+from interlock.api.native.leases import as_holder
+from interlock.api.native.pagination import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
-from interlock.api.waiting import upload_in_time
 from interlock.domain.artifact import Artifact, Holder, served_as
 from interlock.engine.artifacts import Download
-from interlock.shown import artifact_to_dict
+from interlock.wire.encode import artifact_to_dict
 
 routes = Routes()
 
@@ -42,7 +42,7 @@ class _Fenced(Request, frozen=True, kw_only=True):
 
 @routes.add(
     "PUT", "/v1/jobs/{job_id}/artifacts", roles=["work"], query=Upload, raw_body=True,
-    headers=["Interlock-Fence"], answers={200: shapes.Artifact},
+    headers=["Interlock-Fence"], answers={200: responses.Artifact},
 )  # fmt: skip
 async def put_artifact(call: Call[None, Upload]) -> Answer:
     """Stream a file in; the same name replaces what was there, and nothing is seen before the last byte is safe."""
@@ -64,7 +64,7 @@ async def put_artifact(call: Call[None, Upload]) -> Answer:
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/artifacts", roles=["work"], body=LinkRequest, answers={201: shapes.Artifact}
+    "POST", "/v1/jobs/{job_id}/artifacts", roles=["work"], body=LinkRequest, answers={201: responses.Artifact}
 )  # fmt: skip
 async def link_artifact(call: Call[LinkRequest, Nothing]) -> Answer:
     """Keep the address of something elsewhere under a name; it is never fetched, and the same name replaces."""
@@ -80,7 +80,7 @@ async def link_artifact(call: Call[LinkRequest, Nothing]) -> Answer:
 
 @routes.add(
     "GET", "/v1/jobs/{job_id}/artifacts", roles=["read"], on_condition=["work"], query=Page,
-    answers={200: shapes.ArtifactPage},
+    answers={200: responses.ArtifactPage},
 )  # fmt: skip
 async def list_artifacts(call: Call[None, Page]) -> Answer:
     """List the artifacts of a job, newest first."""

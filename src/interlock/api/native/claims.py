@@ -7,17 +7,17 @@ from typing import Annotated
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api import auth, shapes
-from interlock.api.native import shown
+from interlock.api import auth, responses
+from interlock.api.long_poll import claim_patiently
+from interlock.api.native import encode
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
-from interlock.api.waiting import claim_patiently
 from interlock.domain import policy
 from interlock.domain.approval import Approval
 from interlock.domain.job import Job
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.progress import StepRow
-from interlock.engine import shown as gates
-from interlock.shown import GrantedJob, job_fields
+from interlock.wire import encode_approval
+from interlock.wire.encode import GrantedJob, job_fields
 
 routes = Routes()
 
@@ -38,7 +38,7 @@ class ClaimRequest(Request, frozen=True, kw_only=True):
     claim_id: str | None = None
 
 
-@routes.add("POST", "/v1/claims", roles=["work"], body=ClaimRequest, answers={200: shapes.Claimed})
+@routes.add("POST", "/v1/claims", roles=["work"], body=ClaimRequest, answers={200: responses.Claimed})
 async def claim(call: Call[ClaimRequest, Nothing]) -> Answer:
     """Lease jobs, the best first; with `wait_seconds`, wait for the first. The same `claim_id` again gets the same."""
     ask = _ask(call)
@@ -80,9 +80,9 @@ async def _granted(call: Call[ClaimRequest, Nothing], jobs: list[Job]) -> list[G
         GrantedJob(
             *(
                 *job_fields(job, now=0),
-                [shown.step(row) for row in steps.get(job.id, ())],
-                gates.decision(decided[job.id][-1]) if job.id in decided else None,
-                [gates.decision(one) for one in decided.get(job.id, ())],
+                [encode.step(row) for row in steps.get(job.id, ())],
+                encode_approval.decision(decided[job.id][-1]) if job.id in decided else None,
+                [encode_approval.decision(one) for one in decided.get(job.id, ())],
             )
         )
         for job in jobs

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from interlock import wire
-from interlock.api import problems, shapes
-from interlock.api.native import shown
-from interlock.api.native.grants import Held, HeldItem, count, odd_items
-from interlock.api.native.holding import as_holder, as_holders
+from interlock.api import problems, responses
+from interlock.api.native import encode
+from interlock.api.native.lease_requests import Held, HeldItem, count, odd_items
+from interlock.api.native.leases import as_holder, as_holders
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.artifact import File, Holder, Link
 from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
@@ -116,7 +116,7 @@ Report = CompleteRequest | FailRequest | ReleaseRequest | AckRequest | FinishIte
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/complete", roles=["work"], body=CompleteRequest, mends=True,
-    answers={200: shapes.Receipt},
+    answers={200: responses.Receipt},
 )  # fmt: skip
 async def complete(call: Call[CompleteRequest, Nothing]) -> Answer:
     """Report success; artifacts that come along are kept first."""
@@ -125,7 +125,7 @@ async def complete(call: Call[CompleteRequest, Nothing]) -> Answer:
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/fail", roles=["work"], body=FailRequest, mends=True, answers={200: shapes.Receipt}
+    "POST", "/v1/jobs/{job_id}/fail", roles=["work"], body=FailRequest, mends=True, answers={200: responses.Receipt}
 )  # fmt: skip
 async def fail(call: Call[FailRequest, Nothing]) -> Answer:
     """Fail a job; it is retried, or becomes terminal."""
@@ -134,7 +134,7 @@ async def fail(call: Call[FailRequest, Nothing]) -> Answer:
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/release", roles=["work"], body=ReleaseRequest, mends=True,
-    answers={200: shapes.Receipt},
+    answers={200: responses.Receipt},
 )  # fmt: skip
 async def release(call: Call[ReleaseRequest, Nothing]) -> Answer:
     """Release a job without using an attempt."""
@@ -143,14 +143,14 @@ async def release(call: Call[ReleaseRequest, Nothing]) -> Answer:
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/cancel/ack", roles=["work"], body=AckRequest, mends=True,
-    answers={200: shapes.Receipt},
+    answers={200: responses.Receipt},
 )  # fmt: skip
 async def acknowledge_cancel(call: Call[AckRequest, Nothing]) -> Answer:
     """Acknowledge a cancel request."""
     return await _finish(call)
 
 
-@routes.add("POST", "/v1/finishes", roles=["work"], body=Finishes, mends=True, answers={200: shapes.Receipts})
+@routes.add("POST", "/v1/finishes", roles=["work"], body=Finishes, mends=True, answers={200: responses.Receipts})
 async def finishes(call: Call[Finishes, Nothing]) -> Answer:
     """Finish many jobs; each item has its own result."""
     items = call.body.items
@@ -173,7 +173,7 @@ async def finishes(call: Call[Finishes, Nothing]) -> Answer:
     return answer(
         {
             "items": [
-                problems.item(item.id, given.error) if isinstance(given, Refused) else shown.receipt(given)
+                problems.item(item.id, given.error) if isinstance(given, Refused) else encode.receipt(given)
                 for item, given in zip(items, answers, strict=True)
             ]
         }
@@ -202,13 +202,13 @@ async def _finish(call: Call[Any, Nothing]) -> Answer:
             raise given.error
         return given
 
-    return answer(shown.receipt(await as_holder(call, call.body, act)))
+    return answer(encode.receipt(await as_holder(call, call.body, act)))
 
 
 def _order(body: Report, job_id: str, worker: str, sanitized: bool) -> Finish:
     match body:
         case CompleteRequest() | CompleteItem():
-            result, usage = shown.kept(body.result), count(body.usage)
+            result, usage = encode.kept(body.result), count(body.usage)
             return Complete(job_id, body.fence, worker, result, body.result_summary, usage, sanitized)
         case FailRequest() | FailItem():
             details = body.error.details if bytes(body.error.details) else None

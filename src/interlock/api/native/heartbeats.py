@@ -8,19 +8,12 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api import auth, problems, shapes
-from interlock.api.native import shown
-from interlock.api.native.grants import (
-    CheckpointPart,
-    EventPart,
-    Held,
-    HeldItem,
-    events_of,
-    odd_items,
-)
-from interlock.api.native.holding import as_holder, as_holders
+from interlock.api import auth, problems, responses
+from interlock.api.long_poll import patience
+from interlock.api.native import encode
+from interlock.api.native.lease_requests import CheckpointPart, EventPart, Held, HeldItem, events_of, odd_items
+from interlock.api.native.leases import as_holder, as_holders
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
-from interlock.api.waiting import patience
 from interlock.domain.job import Beat, Refused
 
 routes = Routes()
@@ -52,7 +45,7 @@ class Heartbeats(Request, frozen=True, kw_only=True):
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/heartbeat", roles=["work"], body=Heartbeat, mends=True,
-    has_checkpoint=True, answers={200: shapes.Pulse},
+    has_checkpoint=True, answers={200: responses.Pulse},
 )  # fmt: skip
 async def heartbeat(call: Call[Heartbeat, Nothing]) -> Answer:
     """Extend a lease, and save the events and the checkpoint that came along."""
@@ -62,12 +55,12 @@ async def heartbeat(call: Call[Heartbeat, Nothing]) -> Answer:
             call.who.tenant, _beat(call, call.body, job_id, worker, call.sanitized)
         )
 
-    return answer(shown.pulse(await as_holder(call, call.body, act)))
+    return answer(encode.pulse(await as_holder(call, call.body, act)))
 
 
 @routes.add(
     "POST", "/v1/heartbeats", roles=["work"], body=Heartbeats, mends=True, has_checkpoint=True,
-    answers={200: shapes.Pulses},
+    answers={200: responses.Pulses},
 )  # fmt: skip
 async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
     """Extend many leases; each item has its own result."""
@@ -82,7 +75,7 @@ async def heartbeats(call: Call[Heartbeats, Nothing]) -> Answer:
     return answer(
         {
             "items": [
-                problems.item(item.id, given.error) if isinstance(given, Refused) else shown.pulse(given)
+                problems.item(item.id, given.error) if isinstance(given, Refused) else encode.pulse(given)
                 for item, given in zip(items, answers, strict=True)
             ]
         }
@@ -96,7 +89,7 @@ class Leases(Request, frozen=True, kw_only=True):
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
 
-class Interrupted(shapes.Shape, frozen=True, kw_only=True):
+class Interrupted(responses.Shape, frozen=True, kw_only=True):
     """Jobs that their worker must stop; the heartbeat reply carries the reason."""
 
     ids: list[str]

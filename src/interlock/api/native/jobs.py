@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from interlock import wire
-from interlock.api import auth, shapes
-from interlock.api.native import shown
-from interlock.api.native.pages import Limit, Page, page, place
+from interlock.api import auth, responses
+from interlock.api.native import encode
+from interlock.api.native.pagination import Limit, Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.job import Filter
 from interlock.domain.lifecycle import Status
@@ -89,7 +89,7 @@ class Reason(Request, frozen=True, kw_only=True):
 
 
 @routes.add(
-    "POST", "/v1/jobs", roles=["produce"], body=JobRequest, answers={201: shapes.Job, 200: shapes.Job},
+    "POST", "/v1/jobs", roles=["produce"], body=JobRequest, answers={201: responses.Job, 200: responses.Job},
     headers=["Idempotency-Key", "traceparent"],
 )  # fmt: skip
 async def enqueue(call: Call[JobRequest, Nothing]) -> Answer:
@@ -97,14 +97,14 @@ async def enqueue(call: Call[JobRequest, Nothing]) -> Answer:
     key = call.headers.idempotency_key(call.body.idempotency_key)
     request = call.body if key == call.body.idempotency_key else msgspec.structs.replace(call.body, idempotency_key=key)
     job, replayed = await call.engine.jobs.add(call.who, request, traceparent=call.traceparent)
-    headers = shown.etag(job) | {"location": f"/v1/jobs/{job.id}"}
+    headers = encode.etag(job) | {"location": f"/v1/jobs/{job.id}"}
     if replayed:
-        return answer(await shown.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
-    return answer(shown.born(job), 201, headers=headers)
+        return answer(await encode.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
+    return answer(encode.born(job), 201, headers=headers)
 
 
 @routes.add(
-    "POST", "/v1/jobs/batch", roles=["produce"], body=EnqueueBatch, answers={201: shapes.EnqueuedJobs},
+    "POST", "/v1/jobs/batch", roles=["produce"], body=EnqueueBatch, answers={201: responses.EnqueuedJobs},
     headers=["traceparent"],
 )  # fmt: skip
 async def enqueue_batch(call: Call[EnqueueBatch, Nothing]) -> Answer:
@@ -113,39 +113,39 @@ async def enqueue_batch(call: Call[EnqueueBatch, Nothing]) -> Answer:
         raise Invalid("a batch has no idempotency key: give one to each job", pointer="/jobs")
     added = await call.engine.jobs.add_batch(call.who, call.body.jobs, traceparent=call.traceparent)
     now = await call.engine.reads.now() if any(one.replayed for one in added) else None
-    return answer({"jobs": [shown.added(one, now) for one in added]}, 201)
+    return answer({"jobs": [encode.added(one, now) for one in added]}, 201)
 
 
-@routes.add("GET", "/v1/jobs", roles=["read"], query=JobQuery, answers={200: shapes.JobPage})
+@routes.add("GET", "/v1/jobs", roles=["read"], query=JobQuery, answers={200: responses.JobPage})
 async def list_jobs(call: Call[None, JobQuery]) -> Answer:
     """List jobs, newest first, without payloads. `search` finds jobs by ID, its last 8 or more characters, or key."""
     if call.query.search is not None:
         if call.query != JobQuery(search=call.query.search, limit=call.query.limit):
             raise Invalid("search cannot be combined with filters or a cursor", pointer="/search")
         matches = await call.engine.reads.search(call.who.tenant, call.query.search, limit=call.query.limit)
-        return page(call, "jobs", await shown.listed(call, matches), more=False, end=[0])
+        return page(call, "jobs", await encode.listed(call, matches), more=False, end=[0])
     at = place(call, "jobs")
     filter = call.query.filter(limit=call.query.limit, before_seq=None if at is None else int(at[0]))
     found = await call.engine.reads.jobs(call.who.tenant, filter)
     return page(
         call,
         "jobs",
-        await shown.listed(call, found),
+        await encode.listed(call, found),
         more=len(found) == call.query.limit,
         end=[found[-1].seq if found else 0],
     )
 
 
 @routes.add(
-    "GET", "/v1/jobs/{job_id}", roles=["read"], on_condition=["work"], answers={200: shapes.Job}
+    "GET", "/v1/jobs/{job_id}", roles=["read"], on_condition=["work"], answers={200: responses.Job}
 )  # fmt: skip
 async def get_job(call: Call[None, Nothing]) -> Answer:
     """Return a job. The holder of its lease, or of its parent's, may read it too."""
     job = await auth.readable(call)
-    return answer(await shown.job(call, job), headers=shown.etag(job))
+    return answer(await encode.job(call, job), headers=encode.etag(job))
 
 
-@routes.add("GET", "/v1/jobs/{job_id}/history", roles=["read"], query=Page, answers={200: shapes.HistoryPage})
+@routes.add("GET", "/v1/jobs/{job_id}/history", roles=["read"], query=Page, answers={200: responses.HistoryPage})
 async def list_history(call: Call[None, Page]) -> Answer:
     """List every transition of a job, oldest first."""
     id = call.job_id
@@ -161,7 +161,7 @@ async def list_history(call: Call[None, Page]) -> Answer:
 
 @routes.add(
     "GET", "/v1/jobs/{job_id}/children", roles=["read"], on_condition=["work"], query=Page,
-    answers={200: shapes.JobPage},
+    answers={200: responses.JobPage},
 )  # fmt: skip
 async def list_children(call: Call[None, Page]) -> Answer:
     """List the jobs whose parent this is, newest first."""
@@ -170,13 +170,13 @@ async def list_children(call: Call[None, Page]) -> Answer:
     filter = Filter(parent_id=job.id, before_seq=None if at is None else int(at[0]), limit=call.query.limit)
     found = await call.engine.reads.jobs(call.who.tenant, filter)
     return page(
-        call, f"children {job.id}", await shown.listed(call, found), more=len(found) == call.query.limit,
+        call, f"children {job.id}", await encode.listed(call, found), more=len(found) == call.query.limit,
         end=[found[-1].seq if found else 0],
     )  # fmt: skip
 
 
 @routes.add(
-    "PATCH", "/v1/jobs/{job_id}", roles=["operate"], body=EditRequest, headers=["If-Match"], answers={200: shapes.Job}
+    "PATCH", "/v1/jobs/{job_id}", roles=["operate"], body=EditRequest, headers=["If-Match"], answers={200: responses.Job}
 )  # fmt: skip
 async def edit_job(call: Call[EditRequest, Nothing]) -> Answer:
     """Change a job that waits for a worker; with If-Match only the version that was seen."""
@@ -193,22 +193,22 @@ async def edit_job(call: Call[EditRequest, Nothing]) -> Answer:
         expected_version=call.headers.if_match(),
     )
     job = await call.engine.reads.job(call.who.tenant, call.job_id)
-    return answer(await shown.job(call, job), headers=shown.etag(job))
+    return answer(await encode.job(call, job), headers=encode.etag(job))
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/run-now", roles=["operate"], body=Nothing, body_optional=True, answers={200: shapes.Job}
+    "POST", "/v1/jobs/{job_id}/run-now", roles=["operate"], body=Nothing, body_optional=True, answers={200: responses.Job}
 )  # fmt: skip
 async def run_now(call: Call[Nothing, Nothing]) -> Answer:
     """Make a queued or retrying job due now."""
     await call.engine.jobs.run_now(call.who, call.job_id)
     job = await call.engine.reads.job(call.who.tenant, call.job_id)
-    return answer(await shown.job(call, job), headers=shown.etag(job))
+    return answer(await encode.job(call, job), headers=encode.etag(job))
 
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/cancel", roles=["operate"], on_condition=["produce"], body=CancelRequest,
-    body_optional=True, answers={200: shapes.CancelReceipt},
+    body_optional=True, answers={200: responses.CancelReceipt},
 )  # fmt: skip
 async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
     """Cancel a job: immediately unless it runs, then by request, or by force. A producer may cancel its own jobs."""
@@ -219,18 +219,18 @@ async def cancel(call: Call[CancelRequest, Nothing]) -> Answer:
         await auth.created(call)
     if body.cascade:
         tree = await call.engine.operations.cancel_tree(call.who, call.job_id, reason=body.reason, force=body.force)
-        return answer(shown.receipt(tree.receipt) | {"descendants": tree.descendants})
+        return answer(encode.receipt(tree.receipt) | {"descendants": tree.descendants})
     done = await call.engine.jobs.cancel(call.who, call.job_id, reason=body.reason, force=body.force)
-    return answer(shown.receipt(done))
+    return answer(encode.receipt(done))
 
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/revoke", roles=["operate"], body=Reason, body_optional=True,
-    answers={200: shapes.Receipt},
+    answers={200: responses.Receipt},
 )  # fmt: skip
 async def revoke(call: Call[Reason, Nothing]) -> Answer:
     """End the lease of a job now, as if it had expired."""
-    return answer(shown.receipt(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
+    return answer(encode.receipt(await call.engine.jobs.revoke(call.who, call.job_id, reason=call.body.reason)))
 
 
 def _agent(given: str | None) -> tuple[str, str] | None:

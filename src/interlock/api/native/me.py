@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from interlock.api import shapes
+from interlock.api import responses
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 
 routes = Routes()
 
 
-@routes.add("GET", "/v1/me", answers={200: shapes.Me})
+@routes.add("GET", "/v1/me", answers={200: responses.Me})
 async def me(call: Call[None, Nothing]) -> Answer:
     """Return the caller, its tenant and its roles."""
     who = call.who

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from interlock import wire
-from interlock.api import problems, shapes
-from interlock.api.native import shown
+from interlock.api import problems, responses
+from interlock.api.native import encode
 from interlock.api.native.jobs import Selection
-from interlock.api.native.pages import Page, page, place
+from interlock.api.native.pagination import Page, page, place
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.operations import START, Action
 from interlock.errors import Invalid
-from interlock.shown import worker_to_dict
+from interlock.wire.encode import worker_to_dict
 
 routes = Routes()
 
@@ -69,24 +69,24 @@ class AuditQuery(Page, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=AUDITED_AT_ONCE)] = AUDITED_AT_ONCE
 
 
-class BulkShape(shapes.Shape, frozen=True, kw_only=True):
+class BulkShape(responses.Shape, frozen=True, kw_only=True):
     """How many jobs matched, how many were changed, and whether there may be more, with a cursor to continue."""
 
     matched: int
     done: int
     more: bool
-    refused: list[shapes.ItemRefused]
+    refused: list[responses.ItemRefused]
     next_cursor: str | None
 
 
-class PrunedShape(shapes.Shape, frozen=True, kw_only=True):
+class PrunedShape(responses.Shape, frozen=True, kw_only=True):
     """How many jobs were deleted, and whether there are more."""
 
     deleted: int
     more: bool
 
 
-class ReasonShape(shapes.Shape, frozen=True, kw_only=True):
+class ReasonShape(responses.Shape, frozen=True, kw_only=True):
     """A clause that keeps a job from running; what the details are depends on the clause."""
 
     clause: str
@@ -100,7 +100,7 @@ class WhyShape(ReasonShape, frozen=True, kw_only=True):
     also: list[ReasonShape]
 
 
-class WorkerShape(shapes.Shape, frozen=True, kw_only=True):
+class WorkerShape(responses.Shape, frozen=True, kw_only=True):
     """A worker that asked for jobs."""
 
     name: str
@@ -111,14 +111,14 @@ class WorkerShape(shapes.Shape, frozen=True, kw_only=True):
     jobs: list[str]
 
 
-class WorkerPage(shapes.Shape, frozen=True, kw_only=True):
+class WorkerPage(responses.Shape, frozen=True, kw_only=True):
     """Workers, by name."""
 
     items: list[WorkerShape]
     next_cursor: str | None
 
 
-class Verdict(shapes.Shape, frozen=True, kw_only=True):
+class Verdict(responses.Shape, frozen=True, kw_only=True):
     """The result of an audit of some jobs; continue with the cursor until there is none."""
 
     ok: bool
@@ -128,7 +128,7 @@ class Verdict(shapes.Shape, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-class LogEntry(shapes.Shape, frozen=True, kw_only=True):
+class LogEntry(responses.Shape, frozen=True, kw_only=True):
     """One operation of an operator; its hash covers it and the one before."""
 
     seq: int
@@ -140,14 +140,14 @@ class LogEntry(shapes.Shape, frozen=True, kw_only=True):
     hash: str
 
 
-class LogPage(shapes.Shape, frozen=True, kw_only=True):
+class LogPage(responses.Shape, frozen=True, kw_only=True):
     """The audit log, oldest first."""
 
     items: list[LogEntry]
     next_cursor: str | None
 
 
-class Head(shapes.Shape, frozen=True, kw_only=True):
+class Head(responses.Shape, frozen=True, kw_only=True):
     """One hash over the ends of all chains, to be kept elsewhere."""
 
     head: str
@@ -155,7 +155,7 @@ class Head(shapes.Shape, frozen=True, kw_only=True):
 
 @routes.add(
     "POST", "/v1/jobs/{job_id}/redrive", roles=["operate"], body=RedriveRequest, body_optional=True,
-    headers=["Idempotency-Key"], answers={201: shapes.Job, 200: shapes.Job},
+    headers=["Idempotency-Key"], answers={201: responses.Job, 200: responses.Job},
 )  # fmt: skip
 async def redrive(call: Call[RedriveRequest, Nothing]) -> Answer:
     """Do an ended job again, by a new one."""
@@ -174,10 +174,10 @@ async def redrive(call: Call[RedriveRequest, Nothing]) -> Answer:
         key=call.headers.idempotency_key(call.body.idempotency_key),
     )
     job = await call.engine.reads.job(call.who.tenant, done.id)
-    headers = shown.etag(job) | {"location": f"/v1/jobs/{job.id}"}
+    headers = encode.etag(job) | {"location": f"/v1/jobs/{job.id}"}
     if done.replayed:
-        return answer(await shown.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
-    return answer(await shown.job(call, job), 201, headers=headers)
+        return answer(await encode.job(call, job), 200, headers=headers | {"idempotent-replay": "true"})
+    return answer(await encode.job(call, job), 201, headers=headers)
 
 
 @routes.add("POST", "/v1/jobs/bulk", roles=["operate"], body=BulkRequest, answers={200: BulkShape})

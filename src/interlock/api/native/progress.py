@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from interlock.api import auth, shapes, stream
-from interlock.api.native import shown
-from interlock.api.native.grants import EventPart, Held, Seq, events_of
-from interlock.api.native.holding import as_holder
-from interlock.api.native.pages import Page, page, place
+from interlock.api import auth, responses, stream
+from interlock.api.native import encode
+from interlock.api.native.lease_requests import EventPart, Held, Seq, events_of
+from interlock.api.native.leases import as_holder
+from interlock.api.native.pagination import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
 from interlock.domain.job import Checkpoint
 from interlock.domain.progress import Report, Step
@@ -44,7 +44,7 @@ class EventsRequest(Held, frozen=True, kw_only=True):
 
 @routes.add(
     "PUT", "/v1/jobs/{job_id}/checkpoint", roles=["work"], body=CheckpointRequest, mends=True,
-    has_checkpoint=True, answers={200: shapes.Saved},
+    has_checkpoint=True, answers={200: responses.Saved},
 )  # fmt: skip
 async def save_checkpoint(call: Call[CheckpointRequest, Nothing]) -> Answer:
     """Save progress; the number must rise, and the same value under the same number again is fine."""
@@ -60,7 +60,7 @@ async def save_checkpoint(call: Call[CheckpointRequest, Nothing]) -> Answer:
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/steps", roles=["work"], body=StepRequest, mends=True, answers={200: shapes.Step}
+    "POST", "/v1/jobs/{job_id}/steps", roles=["work"], body=StepRequest, mends=True, answers={200: responses.Step}
 )  # fmt: skip
 async def save_step(call: Call[StepRequest, Nothing]) -> Answer:
     """Keep the result of a step; of one name and occurrence the first stays, and is the answer."""
@@ -71,12 +71,12 @@ async def save_step(call: Call[StepRequest, Nothing]) -> Answer:
         step = Step(job_id, body.fence, worker, body.name, body.occurrence, result, body.function, call.sanitized)
         return await call.engine.progress.save_step(call.who.tenant, step)
 
-    return answer(shown.step(await as_holder(call, body, act)))
+    return answer(encode.step(await as_holder(call, body, act)))
 
 
 @routes.add(
     "GET", "/v1/jobs/{job_id}/steps", roles=["read"], on_condition=["work"], query=Page,
-    answers={200: shapes.StepPage},
+    answers={200: responses.StepPage},
 )  # fmt: skip
 async def list_steps(call: Call[None, Page]) -> Answer:
     """List the kept steps of a job, oldest first."""
@@ -85,13 +85,13 @@ async def list_steps(call: Call[None, Page]) -> Answer:
     after = 0 if at is None else int(at[0])
     rows = await call.engine.progress.steps(call.who.tenant, job.id, after=after, limit=call.query.limit)
     return page(
-        call, f"steps {job.id}", [shown.step(row) for row in rows], more=len(rows) == call.query.limit,
+        call, f"steps {job.id}", [encode.step(row) for row in rows], more=len(rows) == call.query.limit,
         end=[rows[-1].seq if rows else after],
     )  # fmt: skip
 
 
 @routes.add(
-    "POST", "/v1/jobs/{job_id}/events", roles=["work"], body=EventsRequest, mends=True, answers={201: shapes.Told}
+    "POST", "/v1/jobs/{job_id}/events", roles=["work"], body=EventsRequest, mends=True, answers={201: responses.Told}
 )  # fmt: skip
 async def add_events(call: Call[EventsRequest, Nothing]) -> Answer:
     """Append progress events; an event with a known id keeps its number."""
@@ -109,7 +109,7 @@ class EventQuery(Page, frozen=True, kw_only=True):
     after: Seq | None = None
 
 
-@routes.add("GET", "/v1/jobs/{job_id}/events", roles=["read"], query=EventQuery, answers={200: shapes.EventPage})
+@routes.add("GET", "/v1/jobs/{job_id}/events", roles=["read"], query=EventQuery, answers={200: responses.EventPage})
 async def list_events(call: Call[None, EventQuery]) -> Answer:
     """List the events of a job, oldest first; `after` leaves out those up to a number."""
     id = call.job_id
@@ -119,7 +119,7 @@ async def list_events(call: Call[None, EventQuery]) -> Answer:
     after = (call.query.after or 0) if at is None else int(at[0])
     rows = await call.engine.progress.events(call.who.tenant, id, after=after, limit=call.query.limit)
     return page(
-        call, f"events {id}", [shown.event(row) for row in rows], more=len(rows) == call.query.limit,
+        call, f"events {id}", [encode.event(row) for row in rows], more=len(rows) == call.query.limit,
         end=[rows[-1].seq if rows else after],
     )  # fmt: skip
 

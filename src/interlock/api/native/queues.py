@@ -7,17 +7,17 @@ from datetime import datetime
 import structlog
 
 from interlock import wire
-from interlock.api import shapes
+from interlock.api import responses
 from interlock.api.native.jobs import Reason
-from interlock.api.native.pages import Page, page, place
+from interlock.api.native.pagination import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Routes, answer
-from interlock.shown import stats_to_dict
+from interlock.wire.encode import stats_to_dict
 
 log = structlog.get_logger("interlock.api")
 routes = Routes()
 
 
-class QueueShape(shapes.Shape, frozen=True, kw_only=True):
+class QueueShape(responses.Shape, frozen=True, kw_only=True):
     """How many jobs of one type are where, and how they move."""
 
     type: str
@@ -41,7 +41,7 @@ class QueueShape(shapes.Shape, frozen=True, kw_only=True):
     pause_reason: str | None
 
 
-class Queues(shapes.Shape, frozen=True, kw_only=True):
+class Queues(responses.Shape, frozen=True, kw_only=True):
     """Queues, by type."""
 
     items: list[QueueShape]

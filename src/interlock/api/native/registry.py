@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from interlock.api import shapes
-from interlock.api.native import shown
-from interlock.api.native.pages import Page, page, place
+from interlock.api import responses
+from interlock.api.native import encode
+from interlock.api.native.pagination import Page, page, place
 from interlock.api.routes import ABSENT, Answer, Call, Nothing, Request, Routes, answer
-from interlock.shown import agent_to_dict, type_to_dict
+from interlock.wire.encode import agent_to_dict, type_to_dict
 
 routes = Routes()
 
@@ -53,7 +53,7 @@ class AgentRequest(Request, frozen=True, kw_only=True):
     defaults: DefaultsPart | None = None
 
 
-class TypeShape(shapes.Shape, frozen=True, kw_only=True):
+class TypeShape(responses.Shape, frozen=True, kw_only=True):
     """A registered type."""
 
     name: str
@@ -64,14 +64,14 @@ class TypeShape(shapes.Shape, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class TypePage(shapes.Shape, frozen=True, kw_only=True):
+class TypePage(responses.Shape, frozen=True, kw_only=True):
     """Types, by name."""
 
     items: list[TypeShape]
     next_cursor: str | None
 
 
-class AgentShape(shapes.Shape, frozen=True, kw_only=True):
+class AgentShape(responses.Shape, frozen=True, kw_only=True):
     """An agent."""
 
     kind: str
@@ -85,7 +85,7 @@ class AgentShape(shapes.Shape, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class AgentPage(shapes.Shape, frozen=True, kw_only=True):
+class AgentPage(responses.Shape, frozen=True, kw_only=True):
     """Agents, by kind and id."""
 
     items: list[AgentShape]
@@ -95,7 +95,7 @@ class AgentPage(shapes.Shape, frozen=True, kw_only=True):
 @routes.add("PUT", "/v1/types/{name}", roles=["admin"], body=TypeRequest, answers={200: TypeShape})
 async def put_type(call: Call[TypeRequest, Nothing]) -> Answer:
     """Register a type or change it; payloads are checked against its schema from now on."""
-    schema = shown.kept(call.body.schema)
+    schema = encode.kept(call.body.schema)
     made = await call.engine.registry.set_type(
         call.who,
         call.path["name"],

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from interlock.api import auth, shapes
-from interlock.api.native import shown
+from interlock.api import auth, responses
+from interlock.api.long_poll import patience
+from interlock.api.native import encode
 from interlock.api.routes import Answer, Call, Request, Routes, answer
-from interlock.api.waiting import patience
 from interlock.domain.lifecycle import TERMINAL
 
 routes = Routes()
@@ -23,7 +23,7 @@ class Wait(Request, frozen=True, kw_only=True):
 
 @routes.add(
     "GET", "/v1/jobs/{job_id}/result", roles=["read"], on_condition=["work"], query=Wait,
-    answers={200: shapes.Job, 202: shapes.JobStatus},
+    answers={200: responses.Job, 202: responses.JobStatus},
 )  # fmt: skip
 async def wait_for_result(call: Call[None, Wait]) -> Answer:
     """Wait until a job has ended: 200 with the job, or 202 with its status when the time is up."""
@@ -33,7 +33,7 @@ async def wait_for_result(call: Call[None, Wait]) -> Answer:
             job = await call.engine.waits.ended(
                 call.who.tenant, job.id, wait_seconds=call.query.wait_seconds, enough=enough
             )
-    seen = await shown.job(call, job)
+    seen = await encode.job(call, job)
     if job.status in TERMINAL:
-        return answer(seen, headers=shown.etag(job))
+        return answer(seen, headers=encode.etag(job))
     return answer({"id": job.id, "status": job.status, "location": seen.location}, 202)

@@ -6,8 +6,8 @@ from datetime import datetime
 
 import msgspec
 
-from interlock.api import shapes
-from interlock.api.native.pages import Page, page, place
+from interlock.api import responses
+from interlock.api.native.pagination import Page, page, place
 from interlock.api.routes import Answer, Call, Nothing, Request, Routes, answer
 from interlock.domain.webhook import DeliveryFilter, DeliveryStatus, Mode
 from interlock.engine.webhooks import SubscriptionRequest, delivery_to_dict, subscription_to_dict
@@ -27,7 +27,7 @@ class DeliveryQuery(Page, frozen=True, kw_only=True):
     status: DeliveryStatus | None = None
 
 
-class SubscriptionShape(shapes.Shape, frozen=True, kw_only=True):
+class SubscriptionShape(responses.Shape, frozen=True, kw_only=True):
     """A webhook listener, without its secret."""
 
     id: str
@@ -52,20 +52,20 @@ class NewSubscription(SubscriptionShape, frozen=True, kw_only=True):
     secret: str | None
 
 
-class SubscriptionPage(shapes.Shape, frozen=True, kw_only=True):
+class SubscriptionPage(responses.Shape, frozen=True, kw_only=True):
     """Subscriptions, newest first."""
 
     items: list[SubscriptionShape]
     next_cursor: str | None
 
 
-class Secret(shapes.Shape, frozen=True, kw_only=True):
+class Secret(responses.Shape, frozen=True, kw_only=True):
     """A new secret, the only time it is shown."""
 
     secret: str
 
 
-class DeliveryShape(shapes.Shape, frozen=True, kw_only=True):
+class DeliveryShape(responses.Shape, frozen=True, kw_only=True):
     """One event for one subscription, with its attempts."""
 
     id: str
@@ -83,7 +83,7 @@ class DeliveryShape(shapes.Shape, frozen=True, kw_only=True):
     folded: int
 
 
-class DeliveryPage(shapes.Shape, frozen=True, kw_only=True):
+class DeliveryPage(responses.Shape, frozen=True, kw_only=True):
     """Deliveries, newest first."""
 
     items: list[DeliveryShape]

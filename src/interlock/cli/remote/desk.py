@@ -10,7 +10,7 @@ from interlock.cli.remote import jobs as on_jobs
 from interlock.cli.remote import people
 from interlock.cli.remote.line import Line
 from interlock.cli.remote.values import members
-from interlock.client.http_values import read
+from interlock.client.http.decode import read
 from interlock.domain.principal import Principal, local
 from interlock.engine.engine import Engine
 

@@ -12,11 +12,7 @@ from msgspec import Raw
 from interlock import wire
 from interlock.cli.remote import values
 from interlock.cli.remote.line import LONGEST_PAGE, Line
-from interlock.client.http_calls import Answer, refusal
-from interlock.client.http_errors import rebuilt
-from interlock.client.http_parts import selection
-from interlock.client.http_stream import QUIET_SECONDS
-from interlock.client.http_values import (
+from interlock.client.http.decode import (  # fmt: skip
     EventShape,
     JobShape,
     PageShape,
@@ -27,16 +23,20 @@ from interlock.client.http_values import (
     queue,
     read,
     receipt,
-)  # fmt: skip
+)
+from interlock.client.http.encode import selection
+from interlock.client.http.errors import rebuilt
+from interlock.client.http.stream import QUIET_SECONDS
+from interlock.client.http.transport import Answer, refusal
 from interlock.domain.audit import Chronicle, VerifiedPart
+from interlock.domain.explain import Why
 from interlock.domain.job import Enqueued, Filter, HistoryRow, Job, Receipt
 from interlock.domain.operations import START, Action
 from interlock.domain.operator_log import LogRow
-from interlock.domain.presence import Presence
 from interlock.domain.principal import Principal
 from interlock.domain.progress import EventRow, Fed, Place, StepRow
 from interlock.domain.registry import QueueStats
-from interlock.domain.why import Why
+from interlock.domain.worker_presence import Presence
 from interlock.engine.operations import Bulk, Cascade
 from interlock.engine.retention import Pruned
 from interlock.errors import Error, Unavailable

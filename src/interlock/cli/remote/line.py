@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Raw
 
-from interlock.client.http import HttpClient
-from interlock.client.http_calls import Answer, Call, Calls, Query
-from interlock.client.http_parts import encoded
-from interlock.client.http_values import PageShape, read
+from interlock.client.http.client import HttpClient
+from interlock.client.http.decode import PageShape, read
+from interlock.client.http.encode import encoded
+from interlock.client.http.transport import Answer, Call, Calls, Query
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 10.0  # somebody sits before the screen

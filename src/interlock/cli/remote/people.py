@@ -12,16 +12,16 @@ import msgspec
 from interlock import wire
 from interlock.cli.remote import values
 from interlock.cli.remote.line import ALL, Line
-from interlock.client.http_values import read
-from interlock.domain import text
+from interlock.client.http.decode import read
+from interlock.domain import json_text
 from interlock.domain.approval import Approval, Decision, GateFilter
 from interlock.domain.artifact import Artifact
 from interlock.domain.principal import Principal
 from interlock.domain.registry import Agent, JobType
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, DeliveryFilter, Subscription
+from interlock.engine.approvals import Minted as MintedLink
 from interlock.engine.artifacts import Download, Stream
-from interlock.engine.gates import Minted as MintedLink
 from interlock.engine.tokens import Minted
 from interlock.engine.webhooks import Created, SubscriptionRequest
 from interlock.errors import ArtifactLost, Invalid, NotFound
@@ -225,7 +225,7 @@ class RemoteArtifacts:
 def _checked_json(given: bytes) -> bytes:
     """JSON to be put into a body as it is: only if it is JSON, or it could say something else there."""
     try:
-        text.loads(given)
+        json_text.loads(given)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"this is not JSON: {error}") from None
     return given

@@ -9,16 +9,16 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 from msgspec import Raw
 
-from interlock.client.http_values import micros, read, text
+from interlock.client.http.decode import micros, read, text
 from interlock.domain.approval import Approval, Vote
 from interlock.domain.artifact import Artifact
+from interlock.domain.explain import Clause, Reason, Why
 from interlock.domain.operator_log import LogRow
 from interlock.domain.policy import ClaimAsk
-from interlock.domain.presence import Presence
 from interlock.domain.registry import Agent, Defaults, JobType
 from interlock.domain.token import Token
 from interlock.domain.webhook import Delivery, Subscription
-from interlock.domain.why import Clause, Reason, Why
+from interlock.domain.worker_presence import Presence
 from interlock.errors import Error
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, redirect, show
 from interlock.dashboard.pages.overview import known_jobs
+from interlock.domain.explain import Clause, Why
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import CLAIMABLE, Location, Status
 from interlock.domain.registry import Agent
-from interlock.domain.why import Clause, Why
 
 pages = Pages()
 

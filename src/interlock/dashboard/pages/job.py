@@ -11,7 +11,7 @@ from interlock import wire
 from interlock.dashboard.http import PageRequest, PageResponse, Pages, View, download, redirect, show
 from interlock.dashboard.json_tree import tree
 from interlock.dashboard.latest_events import latest_events, latest_progress
-from interlock.domain import text
+from interlock.domain import json_text
 from interlock.domain.approval import Approval, GateFilter
 from interlock.domain.job import Filter, HistoryRow, Job
 from interlock.domain.lifecycle import CLAIMABLE, TERMINAL, Status, Verb
@@ -83,10 +83,10 @@ async def value(request: PageRequest) -> View | PageResponse:
     found = await request.engine.reads.job(request.tenant, wire.job_id(request.path["job_id"]))
     name = request.path["name"]
     steps = await request.engine.progress.steps(request.tenant, found.id) if name == "usage" else ()
-    text = _text(name, found, steps) if name in VALUES else None
-    if text is None:
+    json_text = _text(name, found, steps) if name in VALUES else None
+    if json_text is None:
         raise NotFound(name, what="value")
-    return download(f"{found.id}-{name}.json", body=text.encode())
+    return download(f"{found.id}-{name}.json", body=json_text.encode())
 
 
 @pages.get("/jobs/{job_id}/artifacts/{artifact_id}")
@@ -189,7 +189,7 @@ def _run_durations(history: Sequence[HistoryRow]) -> dict[int, float]:
 
 def _details(row: HistoryRow) -> dict[str, Any]:
     """Return the short metadata of a history row; of an error its message and kind."""
-    metadata = text.loads(row.metadata) if row.metadata else {}
+    metadata = json_text.loads(row.metadata) if row.metadata else {}
     if not isinstance(metadata, dict):
         return {}
     error = metadata.pop("error", None)

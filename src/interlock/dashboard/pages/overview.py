@@ -14,8 +14,8 @@ from interlock.dashboard.queue_metrics import AgeSamples, age_series, minute_ser
 from interlock.domain.approval import GateFilter, GateStatus
 from interlock.domain.job import Filter, Job
 from interlock.domain.lifecycle import Status
-from interlock.domain.presence import LATELY_SECONDS
 from interlock.domain.registry import Minute, QueueStats
+from interlock.domain.worker_presence import LATELY_SECONDS
 from interlock.engine.engine import Engine
 from interlock.errors import NotFound
 

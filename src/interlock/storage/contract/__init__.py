@@ -33,9 +33,9 @@ from interlock.storage.contract.audit import AuditStore
 from interlock.storage.contract.doctor import DoctorStore
 from interlock.storage.contract.operations import OperationStore
 from interlock.storage.contract.outbox import Outbox as Outbox
-from interlock.storage.contract.presence import PresenceStore
 from interlock.storage.contract.tokens import TokenStore
-from interlock.storage.swept import Swept
+from interlock.storage.contract.workers import PresenceStore
+from interlock.storage.expired import Swept
 
 
 class Due(NamedTuple):

@@ -20,8 +20,8 @@ from interlock.domain.artifact import (
 )  # fmt: skip
 from interlock.domain.job import Refused
 from interlock.errors import Error
-from interlock.storage.postgres.beats import why_not_held
 from interlock.storage.postgres.connection import Conn, call
+from interlock.storage.postgres.heartbeats import why_not_held
 
 _COLUMNS: Final = "job_id, fence, worker, id, name, size, sha256, content_type, object_key, url, created_at"
 T = TypeVar("T")

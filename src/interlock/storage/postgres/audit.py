@@ -15,7 +15,7 @@ from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.domain.digests import Kept
 from interlock.domain.operator_log import LogRow
 from interlock.errors import Forbidden
-from interlock.storage import chains
+from interlock.storage import history_chain
 from interlock.storage.postgres import history
 from interlock.storage.postgres.connection import call
 
@@ -59,10 +59,10 @@ class AuditVerbs(ABC):
                 return rows, kept, await connection.fetch(call("bare_job", 3), tenant, start, last)
 
         rows, kept, bare = await self._run(read)
-        verdict = chains.verify(map(tuple, rows), {row["id"]: _kept(row) for row in kept})
+        verdict = history_chain.verify(map(tuple, rows), {row["id"]: _kept(row) for row in kept})
         last = rows[-1]["job_id"] if verdict.jobs == jobs else None
-        part = chains.part(tenant, verdict, [row[0] for row in bare], last)
-        return await chains.with_log(tenant, part, self.log)
+        part = history_chain.part(tenant, verdict, [row[0] for row in bare], last)
+        return await history_chain.with_log(tenant, part, self.log)
 
     async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
         return [LogRow._make(row) for row in await self._fetch(call("logged", 3), tenant, after, limit)]
@@ -103,4 +103,4 @@ def _place(cursor: str) -> str:
     try:
         return str(UUID(cursor))
     except ValueError:
-        raise chains.no_such_place(cursor) from None
+        raise history_chain.no_such_place(cursor) from None

@@ -13,10 +13,10 @@ from interlock.domain.decide import Expire, PassDeadline
 from interlock.domain.job import Job
 from interlock.domain.lifecycle import Status
 from interlock.domain.policy import ClaimAsk, Names
-from interlock.storage.postgres import change
-from interlock.storage.postgres.columns import filled, is_empty, maker, times
+from interlock.storage.expired import Swept, ended
+from interlock.storage.postgres import transition
+from interlock.storage.postgres.column_arrays import filled, is_empty, maker, times
 from interlock.storage.postgres.connection import Conn, call, of_a_row
-from interlock.storage.swept import Swept, ended
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +93,10 @@ async def _sweep(connection: Conn, tenant: str, swept: Swept) -> None:
     """End leases that have run out, then jobs that may no longer start, those that just lost their lease among them."""
     found = await connection.fetch("select id from interlock.expired_leases($1, $2)", tenant, SWEEP_FIRST)
     leases = [Expire(row[0]) for row in found]
-    swept += ended(leases, await change.carry_out(connection, tenant, leases))
+    swept += ended(leases, await transition.carry_out(connection, tenant, leases))
     found = await connection.fetch("select id from interlock.passed_deadlines($1, $2)", tenant, SWEEP_FIRST)
     late = [PassDeadline(row[0]) for row in found]
-    swept += ended(late, await change.carry_out(connection, tenant, late))
+    swept += ended(late, await transition.carry_out(connection, tenant, late))
 
 
 def to_job(row: Any) -> Job:

@@ -13,8 +13,8 @@ import asyncpg
 
 from interlock.errors import Error, Indeterminate, TenantMoved, Unavailable
 from interlock.storage import broken
-from interlock.storage.postgres.columns import EPOCH_2000
-from interlock.storage.postgres.nodes import Nodes
+from interlock.storage.postgres.column_arrays import EPOCH_2000
+from interlock.storage.postgres.hosts import Nodes
 from interlock.storage.postgres.pool import LOST, Pool
 from interlock.storage.postgres.pool import Conn as Conn
 

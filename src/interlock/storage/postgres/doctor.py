@@ -14,9 +14,9 @@ from interlock.errors import AlreadyFinished
 from interlock.storage import rehearsal
 from interlock.storage.contract import NO_TERMS
 from interlock.storage.contract.doctor import CANCELLED, ENDED, EVIDENCE, Fault
-from interlock.storage.postgres import change, claim, enqueue, registry
+from interlock.storage.expired import Swept
+from interlock.storage.postgres import claim, enqueue, registry, transition
 from interlock.storage.postgres.connection import Conn, call
-from interlock.storage.swept import Swept
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ async def _rehearse(connection: Conn) -> str:
         jobs = rehearsal.jobs()
         rehearsal.judge(step, await enqueue.enqueue(connection, enqueue.Known(), tenant, jobs, True, NO_TERMS), 2)
         step = "edit"
-        rehearsal.judge(step, await change.carry_out_whole(connection, tenant, [rehearsal.edit(jobs[1])]), 1)
+        rehearsal.judge(step, await transition.carry_out_whole(connection, tenant, [rehearsal.edit(jobs[1])]), 1)
         step = "claim"
         held = await claim.claim(connection, tenant, rehearsal.ASK, (), Swept())
         rehearsal.judge(step, held, 1)
@@ -88,7 +88,7 @@ async def _rehearse(connection: Conn) -> str:
         rehearsal.judge(step, more, 1)
         step = "complete"
         ends = [rehearsal.complete(job) for job in held + more]
-        rehearsal.judge(step, await change.carry_out_whole(connection, tenant, ends), 2)
+        rehearsal.judge(step, await transition.carry_out_whole(connection, tenant, ends), 2)
     except (asyncpg.PostgresError, ValueError) as error:
         return f"{step}: {error}"
     finally:

@@ -14,7 +14,7 @@ from interlock.domain.digests import of_creation
 from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
-from interlock.storage.postgres.columns import array_literal, shared, some
+from interlock.storage.postgres.column_arrays import array_literal, shared, some
 from interlock.storage.postgres.connection import Conn, call
 
 Key = tuple[str, str, tuple[str, ...], int, str | None, str | None]

@@ -14,8 +14,8 @@ from typing import Final
 import asyncpg
 import msgspec
 
-from interlock.storage.postgres.nodes import Nodes
-from interlock.storage.signal import EVERYBODY, Signal
+from interlock.storage.postgres.hosts import Nodes
+from interlock.storage.wakeup import EVERYBODY, Signal
 
 CHANNEL: Final = "interlock_ready"
 AT_MOST_EVERY_SECONDS: Final = 0.005

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from interlock.domain.job import Refused
 from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
+from interlock.storage.batch_split import turns
 from interlock.storage.postgres import events
-from interlock.storage.postgres.beats import why_not_held
 from interlock.storage.postgres.connection import Conn, call
-from interlock.storage.signal import Signal
-from interlock.storage.turns import turns
+from interlock.storage.postgres.heartbeats import why_not_held
+from interlock.storage.wakeup import Signal
 
 T = TypeVar("T")
 G = TypeVar("G", Step, Report)

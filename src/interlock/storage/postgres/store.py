@@ -26,28 +26,38 @@ from interlock.domain.job import (
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.errors import SchemaMismatch
-from interlock.storage import chains
+from interlock.storage import history_chain
 from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict, cancels_of
-from interlock.storage.postgres import change, claim, enqueue, facts, history, ladder, within
+from interlock.storage.expired import Swept
+from interlock.storage.postgres import (
+    caller_transaction,
+    claim,
+    diagnostics,
+    enqueue,
+    history,
+    transition,
+)
+from interlock.storage.postgres import (
+    migrate as migrations,
+)
+from interlock.storage.postgres.approval_store import GateVerbs
 from interlock.storage.postgres.artifacts import ArtifactVerbs
 from interlock.storage.postgres.audit import AuditVerbs
-from interlock.storage.postgres.beats import checkpoint, heartbeat
 from interlock.storage.postgres.connection import OLDEST_SERVER, Conn, Link, call
 from interlock.storage.postgres.doctor import DoctorVerbs
-from interlock.storage.postgres.gates import GateVerbs
+from interlock.storage.postgres.explain import WhyVerbs
+from interlock.storage.postgres.heartbeats import checkpoint, heartbeat
+from interlock.storage.postgres.history_partitions import PartitionVerbs
+from interlock.storage.postgres.job_blocks import StretchVerbs
 from interlock.storage.postgres.log import logged
 from interlock.storage.postgres.notify import Bell
 from interlock.storage.postgres.operations import OperationVerbs
-from interlock.storage.postgres.partitions import PartitionVerbs
 from interlock.storage.postgres.progress import ProgressVerbs
 from interlock.storage.postgres.registry import RegistryVerbs
-from interlock.storage.postgres.shards import ShardVerbs
-from interlock.storage.postgres.stretches import StretchVerbs
+from interlock.storage.postgres.shard_directory import ShardVerbs
 from interlock.storage.postgres.tokens import TokenVerbs
 from interlock.storage.postgres.webhooks import PostgresOutbox
-from interlock.storage.postgres.why import WhyVerbs
-from interlock.storage.signal import Signal
-from interlock.storage.swept import Swept
+from interlock.storage.wakeup import Signal
 
 T = TypeVar("T")
 NO_ID: Final = "00000000-0000-0000-0000-000000000000"
@@ -85,7 +95,7 @@ class PostgresStore(
         link = await Link.open(dsn, size=size)
         store = cls(dsn, link, clock)
         try:
-            await link.run(ladder.check)
+            await link.run(migrations.check)
             number = int(await link.run(lambda connection: connection.fetchval("show server_version_num")))
             if number < OLDEST_SERVER:
                 raise SchemaMismatch(f"PostgreSQL 15 or newer is needed, this one is {number // 10_000}")
@@ -104,7 +114,7 @@ class PostgresStore(
     async def enqueue_within(
         self, connection: object, tenant: str, jobs: Sequence[NewJob], *, terms: Terms = NO_TERMS
     ) -> list[Enqueued | Refused]:
-        return await within.enqueue_within(connection, tenant, jobs, terms)
+        return await caller_transaction.enqueue_within(connection, tenant, jobs, terms)
 
     async def claim(self, tenant: str, ask: ClaimAsk, *, takers: Sequence[str] = ()) -> list[Job]:
         return await self._run(
@@ -123,7 +133,7 @@ class PostgresStore(
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         # What was made on a condition does not fulfil it any more, so it is not made again after a cut.
         repeatable = all(getattr(order, "expected_version", None) is None for order in orders)
-        told = await self._run(lambda c: change.carry_out(c, tenant, orders), repeatable=repeatable)
+        told = await self._run(lambda c: transition.carry_out(c, tenant, orders), repeatable=repeatable)
         self._bell.ring(tenant)
         if any(isinstance(order, STOPS) for order in orders):
             self._bell.ring(cancels_of(tenant))
@@ -191,13 +201,15 @@ class PostgresStore(
         return int(now)
 
     async def verify(self, tenant: str | None = None) -> Verdict:
-        return await chains.verify_all(
+        return await history_chain.verify_all(
             [tenant] if tenant is not None else await self.tenants(),
-            lambda tenant, after: self.verify_part(tenant, after=after, jobs=chains.VERIFIED_AT_ONCE),
+            lambda tenant, after: self.verify_part(tenant, after=after, jobs=history_chain.VERIFIED_AT_ONCE),
         )
 
     async def head(self, tenant: str | None = None) -> str:
-        return await chains.head_of(await self.tenants() if tenant is None else [tenant], self.chain_ends, self.log_end)
+        return await history_chain.head_of(
+            await self.tenants() if tenant is None else [tenant], self.chain_ends, self.log_end
+        )
 
     def watch(self, tenant: str) -> asyncio.Event:
         return self._bell.event(tenant)
@@ -215,14 +227,14 @@ class PostgresStore(
         return {}
 
     async def facts(self) -> dict[str, str]:
-        return await self._run(facts.read)
+        return await self._run(diagnostics.read)
 
     async def seal(self) -> bytes:
-        return await self._run(facts.seal)
+        return await self._run(diagnostics.seal)
 
     async def fitness(self) -> Fitness:
         self._link.check_disk()
-        return await self._run(facts.fitness)
+        return await self._run(diagnostics.fitness)
 
     async def close(self) -> None:
         await self._bell.close()
@@ -250,4 +262,4 @@ class PostgresStore(
 
 async def migrate(dsn: str) -> list[str]:
     """Apply what is missing, as the owner of the schema, and name it."""
-    return await ladder.migrate(dsn)
+    return await migrations.migrate(dsn)

@@ -13,7 +13,7 @@ from interlock.domain.retry import SECOND
 from interlock.domain.token import NewToken, Sighting, Token
 from interlock.errors import NotFound, TokenExists
 from interlock.storage.postgres import log
-from interlock.storage.postgres.columns import array_literal
+from interlock.storage.postgres.column_arrays import array_literal
 from interlock.storage.postgres.connection import Conn, call
 
 T = TypeVar("T")

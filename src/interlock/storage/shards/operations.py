@@ -12,7 +12,7 @@ from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.domain.job import Enqueued, Refused
 from interlock.domain.operations import Child, Prune, PrunedStep, PruneOrder, Redrive
 from interlock.domain.operator_log import LogRow
-from interlock.storage import chains
+from interlock.storage import history_chain
 from interlock.storage.contract import Due, Verdict
 from interlock.storage.postgres.store import PostgresStore
 from interlock.storage.shards.routing import Routing
@@ -106,7 +106,7 @@ class AuditRoutes(Routing):
             name, _, place = (after or "").rpartition("/")
             shard = next((shard for shard in shards if shard.name == name), shards[0] if not name else None)
             if shard is None:
-                raise chains.no_such_place(after or "")
+                raise history_chain.no_such_place(after or "")
             part = await shard.run(lambda store: store.verify_part(tenant, after=place or None, jobs=jobs))
             if part.next is not None:
                 return part._replace(next=f"{shard.name}/{part.next}")
@@ -123,7 +123,7 @@ class AuditRoutes(Routing):
         return total
 
     async def head(self, tenant: str | None = None) -> str:
-        return await chains.head_of(
+        return await history_chain.head_of(
             await self._all_tenants() if tenant is None else [tenant], self._chain_ends, self._log_end
         )
 

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from interlock.domain.presence import Presence, Sighting
+from interlock.domain.explain import Circumstances
 from interlock.domain.registry import Agent, JobType, Minute, QueueStats, Registry
-from interlock.domain.why import Circumstances
-from interlock.storage.postgres.why import MOST_NAMED
+from interlock.domain.worker_presence import Presence, Sighting
+from interlock.storage.postgres.explain import MOST_NAMED
 from interlock.storage.shards.routing import Routing
 
 _PAUSE: Final = ("paused_at", "paused_by", "pause_reason")

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from interlock.domain.approval import Approval, Decision, GateFilter, GateStatus, OnDeny, OpenGate, Ruling, Vote, digest
 from interlock.domain.retry import SECOND
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
 _VOTES: Final = """(SELECT json_group_array(json_array(x.voter, x.decision, x.comment, x.at))
   FROM (SELECT * FROM approval_vote v WHERE v.tenant = a.tenant AND v.approval_id = a.id ORDER BY v.at, v.voter) x)"""

@@ -23,9 +23,9 @@ from interlock.domain.decide import answer_repeat
 from interlock.domain.job import Refused
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, NotFound
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite import history
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
 _COLUMNS: Final = (
     "a.job_id, a.fence, a.worker, a.id, a.name, a.size, a.sha256, a.content_type, a.object_key, a.url, a.created_at"

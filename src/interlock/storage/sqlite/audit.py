@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 
 from interlock.domain.audit import Chronicle, VerifiedPart
 from interlock.domain.operator_log import LogRow
-from interlock.storage import chains
+from interlock.storage import history_chain
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite import digests, history, log
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "audit.sql")
@@ -46,10 +46,10 @@ class AuditVerbs(ABC):
                 last = rows[-1][16] if len({row[16] for row in rows}) == jobs else None
                 between = {"tenant": tenant, "after": start, "upto": _BEYOND_ALL if last is None else last}
                 bare = c.rows(_SQL["bare_job"], between)
-            verdict = chains.verify((row[:16] for row in rows), kept)
-            return chains.part(tenant, verdict, [id for (id,) in bare], None if last is None else str(last))
+            verdict = history_chain.verify((row[:16] for row in rows), kept)
+            return history_chain.part(tenant, verdict, [id for (id,) in bare], None if last is None else str(last))
 
-        return await chains.with_log(tenant, await self._read(read), self.log)
+        return await history_chain.with_log(tenant, await self._read(read), self.log)
 
     async def log(self, tenant: str, *, after: int = 0, limit: int) -> list[LogRow]:
         return await self._read(lambda c: log.rows(c, tenant, after, limit))
@@ -64,5 +64,5 @@ class AuditVerbs(ABC):
 
 def _place(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= _BEYOND_ALL):
-        raise chains.no_such_place(cursor)
+        raise history_chain.no_such_place(cursor)
     return int(cursor)

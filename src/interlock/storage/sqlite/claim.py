@@ -15,14 +15,14 @@ import apsw
 from interlock.domain.decide import Expire, PassDeadline
 from interlock.domain.job import Job
 from interlock.domain.policy import DEFAULT_LEASE_SECONDS, ClaimAsk
-from interlock.storage.sqlite import moves
-from interlock.storage.sqlite.change import carry_out_apart
+from interlock.storage.expired import Swept, ended
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection, of_a_row
-from interlock.storage.sqlite.grants import Grants
-from interlock.storage.sqlite.job_view import to_job
-from interlock.storage.sqlite.routes import Leg, Routes, Span
-from interlock.storage.statements import load
-from interlock.storage.swept import Swept, ended
+from interlock.storage.sqlite.eligibility_keys import Leg, Routes, Span
+from interlock.storage.sqlite.job_row import to_job
+from interlock.storage.sqlite.lease_writer import Grants
+from interlock.storage.sqlite.transition import carry_out_apart
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def claim(
     if due:
         _sweep(connection, tenant, swept)
     if line_due:
-        moves.join_lines(connection, tenant)
+        transition_effects.join_lines(connection, tenant)
     routes.refresh(connection, last_route)
     legs = routes.legs(ask)
     if paused:

@@ -19,8 +19,8 @@ from interlock.domain.digests import of_fields
 from interlock.errors import Error, Fatal, StorageBroken, Unavailable
 from interlock.storage import broken
 from interlock.storage.sqlite import digests
-from interlock.storage.sqlite.hashes import Hashes
-from interlock.storage.sqlite.held import Memory
+from interlock.storage.sqlite.lease_cache import Memory
+from interlock.storage.sqlite.pending_hashes import Hashes
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.domain import digests
-from interlock.domain.change import Edited
 from interlock.domain.digests import Kept, Options, StepFields
-from interlock.storage.statements import load
+from interlock.domain.transition import Edited
+from interlock.storage.sql_files import load
 
 if TYPE_CHECKING:
     from interlock.storage.sqlite.connection import Connection

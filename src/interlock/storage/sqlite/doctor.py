@@ -17,11 +17,11 @@ from interlock.errors import AlreadyFinished
 from interlock.storage import rehearsal
 from interlock.storage.contract import NO_TERMS
 from interlock.storage.contract.doctor import CANCELLED, ENDED, EVIDENCE, Fault
-from interlock.storage.sqlite import change, claim, digests, enqueue, moves, registry
+from interlock.storage.expired import Swept
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite import claim, digests, enqueue, registry, transition, transition_effects
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.routes import Routes
-from interlock.storage.statements import load
-from interlock.storage.swept import Swept
+from interlock.storage.sqlite.eligibility_keys import Routes
 
 T = TypeVar("T")
 
@@ -110,9 +110,9 @@ def _end(c: Connection, fault: Fault, actor: str, reason: str) -> str:
     facts = {"tenant": fault.tenant, "seq": seq, "version": version + 1, "now": c.now}
     c.db.execute(_SQL["end_broken"], facts | {"attempt": min(max(attempt, 1), 100), "actor": actor, "reason": reason})
     c.db.execute(rules)
-    move = moves.Move(seq, base, None, status, str(Status.CANCELLED), False)
-    moves.tell(c, fault.tenant, [move])
-    change.tell_parents(c, fault.tenant, [fault.name])
+    move = transition_effects.Move(seq, base, None, status, str(Status.CANCELLED), False)
+    transition_effects.tell(c, fault.tenant, [move])
+    transition.tell_parents(c, fault.tenant, [fault.name])
     if line is not None:
         c.db.execute(_SQL["recount"], {"tenant": fault.tenant, "line": line})
     return f"{CANCELLED}; its row was brought back into its rules"
@@ -126,7 +126,7 @@ def _rehearse(c: Connection) -> None:
         jobs = rehearsal.jobs()
         rehearsal.judge(step, enqueue.enqueue(c, routes, tenant, jobs, True, NO_TERMS), 2)
         step = "edit"
-        rehearsal.judge(step, change.carry_out(c, tenant, [rehearsal.edit(jobs[1])], routes), 1)
+        rehearsal.judge(step, transition.carry_out(c, tenant, [rehearsal.edit(jobs[1])], routes), 1)
         step = "claim"
         held = claim.claim(c, routes, tenant, rehearsal.ASK, (), Swept())
         rehearsal.judge(step, held, 1)
@@ -135,7 +135,7 @@ def _rehearse(c: Connection) -> None:
         more = claim.claim(c, routes, tenant, rehearsal.ASK, (), Swept())
         rehearsal.judge(step, more, 1)
         step = "complete"
-        rehearsal.judge(step, change.carry_out(c, tenant, [rehearsal.complete(job) for job in held + more]), 2)
+        rehearsal.judge(step, transition.carry_out(c, tenant, [rehearsal.complete(job) for job in held + more]), 2)
     except (apsw.SQLError, apsw.ConstraintError, ValueError) as error:
         raise _Undone(f"{step}: {error}") from error
     raise _Undone(rehearsal.OK)

@@ -14,11 +14,11 @@ from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.retry import SECOND
 from interlock.errors import Error, IdempotencyKeyReuse, Invalid, ParentEnded, UnknownAgent
 from interlock.storage.contract import RegistryChanged, Terms
-from interlock.storage.sqlite import moves
-from interlock.storage.sqlite.alike import move_alike
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite import transition_effects
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.routes import Routes
-from interlock.storage.statements import load
+from interlock.storage.sqlite.eligibility_keys import Routes
+from interlock.storage.sqlite.history_hash import move_alike
 
 _SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
 _NO_MORE: Final = (None,) * 12  # what most jobs lack; not to name it takes less than to write nothing
@@ -178,7 +178,9 @@ def _insert(
     connection.insert(_SQL["insert_job"], (tenant, now), [row + (head,) for row, head in zip(rows, heads, strict=True)])  # noqa: RUF005
     connection.insert(_SQL["insert_body"], (tenant, now), bodies)
     connection.insert(_SQL["insert_full_body"], (tenant, now), full_bodies)
-    overtaken = moves.overtaken(connection, tenant, first_due)
-    moves.tell_born(connection, tenant, range(first, first + len(jobs)), [r.base for r in found], {*first_due})
-    moves.deal(connection, tenant, [(line, 0) for line in overtaken])
+    overtaken = transition_effects.overtaken(connection, tenant, first_due)
+    transition_effects.tell_born(
+        connection, tenant, range(first, first + len(jobs)), [r.base for r in found], {*first_due}
+    )
+    transition_effects.deal(connection, tenant, [(line, 0) for line in overtaken])
     return int(first)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from interlock.domain.progress import SMALLEST_ID, EventRow, Fed, Level, Place, Telling
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
 

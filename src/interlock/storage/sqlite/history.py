@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from interlock.domain.job import HistoryRow
 from interlock.domain.lifecycle import Status, Verb
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
-_GRANT_END: Final = load("interlock.storage.sqlite", "change.sql")["grant_end"]
+_GRANT_END: Final = load("interlock.storage.sqlite", "transition.sql")["grant_end"]
 _HISTORY: Final = load("interlock.storage.sqlite", "read.sql")["history"]
 
 

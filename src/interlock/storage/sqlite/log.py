@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from interlock.domain.operator_log import Entry, LogRow, log_hash
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "log.sql")
 

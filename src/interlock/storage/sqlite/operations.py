@@ -12,12 +12,12 @@ from interlock.domain.job import Enqueued, NewJob, Refused
 from interlock.domain.lifecycle import Status
 from interlock.domain.operations import START, Child, Past, Prune, PrunedStep, PruneOrder, Redrive, redriven
 from interlock.errors import NotFound
-from interlock.storage import chains
+from interlock.storage import history_chain
 from interlock.storage.contract import Terms
-from interlock.storage.sqlite import artifacts, digests, enqueue, log, progress, stretches
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite import artifacts, digests, enqueue, job_blocks, log, progress
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.sqlite.routes import Routes
-from interlock.storage.statements import load
+from interlock.storage.sqlite.eligibility_keys import Routes
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "operations.sql")
@@ -173,7 +173,7 @@ def _prune(connection: Connection, tenant: str, order: PruneOrder) -> PrunedStep
     if old and not order.dry_run:
         seqs, ids = [seq for seq, _, _ in old], [id for _, id, _ in old]
         ends = sorted((tenant, id, hash) for _, id, hash in old)
-        digest = bytes.fromhex(chains.head(ends))
+        digest = bytes.fromhex(history_chain.head(ends))
         connection.db.execute(
             _SQL["note_prune"],
             (tenant, connection.now, order.id, order.actor, cutoff, len(old), seqs[0], seqs[-1], digest),
@@ -183,5 +183,5 @@ def _prune(connection: Connection, tenant: str, order: PruneOrder) -> PrunedStep
             connection.db.execute(statement, facts)
         log.append(connection, tenant, operator_log.prune(order, len(old), cutoff))
         artifacts.forget(connection, tenant, ids)
-        stretches.drop_emptied(connection, tenant, seqs[0], seqs[-1])
+        job_blocks.drop_emptied(connection, tenant, seqs[0], seqs[-1])
     return PrunedStep(len(old), last_seq, at_end)

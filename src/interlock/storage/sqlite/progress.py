@@ -13,10 +13,10 @@ from interlock.domain.job import Refused
 from interlock.domain.lifecycle import Status
 from interlock.domain.progress import EventRow, Fed, Place, Report, Step, StepRow
 from interlock.errors import Error, NotFound
-from interlock.storage.signal import Signal
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite import events, history
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
+from interlock.storage.wakeup import Signal
 
 _SQL: Final = load("interlock.storage.sqlite", "progress.sql")
 T = TypeVar("T")

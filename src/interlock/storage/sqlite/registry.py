@@ -11,14 +11,14 @@ from typing import Any, Final, TypeVar
 from interlock.domain import operator_log
 from interlock.domain.registry import Agent, Defaults, JobType, Minute, QueueStats, Registry
 from interlock.errors import AgentInUse
-from interlock.storage.sqlite import log, moves
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite import log, transition_effects
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
 T = TypeVar("T")
 _SQL: Final = load("interlock.storage.sqlite", "registry.sql")
 _ENQUEUE: Final = load("interlock.storage.sqlite", "enqueue.sql")
-_MOVES: Final = load("interlock.storage.sqlite", "moves.sql")
+_MOVES: Final = load("interlock.storage.sqlite", "transition_effects.sql")
 RATE_MINUTES: Final = 5
 KEPT_MINUTES: Final = 60
 
@@ -114,7 +114,7 @@ class RegistryVerbs(ABC):
 
     async def minutes(self, tenant: str) -> list[Minute]:
         def read(c: Connection) -> list[Minute]:
-            present = c.read_clock() // moves.MINUTE * moves.MINUTE
+            present = c.read_clock() // transition_effects.MINUTE * transition_effects.MINUTE
             facts = {"tenant": tenant, "since": _minutes_ago(present, KEPT_MINUTES - 1)}
             return [Minute(*row) for row in c.rows(_SQL["minutes"], facts)]
 
@@ -129,7 +129,7 @@ class RegistryVerbs(ABC):
 
         due, answer = await self._read(read)
         if due:
-            await self._write(lambda c: moves.join_lines(c, tenant))
+            await self._write(lambda c: transition_effects.join_lines(c, tenant))
             return await self._read(query)
         return answer  # type: ignore[return-value]
 
@@ -140,7 +140,7 @@ class RegistryVerbs(ABC):
 
         tenants = await self._read(find)
         for tenant in tenants:
-            await self._write(lambda c, tenant=tenant: moves.join_lines(c, tenant))  # type: ignore[misc]
+            await self._write(lambda c, tenant=tenant: transition_effects.join_lines(c, tenant))  # type: ignore[misc]
         return len(tenants)
 
     async def fold_tallies(self, rows: int, limit: int) -> int:
@@ -179,7 +179,7 @@ def _stats(c: Connection, tenant: str) -> list[QueueStats]:
     """All counts from one snapshot, so that they add up."""
     with c.db:
         now = c.read_clock()
-        facts = {"tenant": tenant, "now": now, "recent": now - RATE_MINUTES * moves.MINUTE}
+        facts = {"tenant": tenant, "now": now, "recent": now - RATE_MINUTES * transition_effects.MINUTE}
         inside: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         lately: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for type, origin, target, n, recent in c.rows(_SQL["moved"], {k: facts[k] for k in ("tenant", "recent")}):
@@ -227,7 +227,7 @@ def _stats(c: Connection, tenant: str) -> list[QueueStats]:
 
 
 def _minutes_ago(now: int, minutes: int) -> int:
-    return now - minutes * moves.MINUTE
+    return now - minutes * transition_effects.MINUTE
 
 
 def _type(row: Sequence[Any]) -> JobType:

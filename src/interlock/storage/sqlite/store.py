@@ -31,14 +31,15 @@ from interlock.domain.job import (
 from interlock.domain.policy import ClaimAsk
 from interlock.domain.retry import SECOND
 from interlock.errors import Invalid, SchemaMismatch, StorageBroken, Unavailable
-from interlock.storage import chains
+from interlock.storage import history_chain
 from interlock.storage.contract import NO_TERMS, Due, Fitness, Terms, Verdict, cancels_of
+from interlock.storage.expired import Swept
 from interlock.storage.migrate import lacking, migrations, pending
-from interlock.storage.signal import Signal
-from interlock.storage.sqlite import change, claim, enqueue, find, history, log
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite import claim, enqueue, history, list_jobs, log, transition
+from interlock.storage.sqlite.approval_store import GateVerbs
 from interlock.storage.sqlite.artifacts import ArtifactVerbs
 from interlock.storage.sqlite.audit import AuditVerbs
-from interlock.storage.sqlite.beats import checkpoint, heartbeat
 from interlock.storage.sqlite.connection import (
     MEMORY,
     Connection,
@@ -49,23 +50,22 @@ from interlock.storage.sqlite.connection import (
     wall_clock,
 )
 from interlock.storage.sqlite.doctor import DoctorVerbs
-from interlock.storage.sqlite.gates import GateVerbs
-from interlock.storage.sqlite.job_view import to_job
+from interlock.storage.sqlite.eligibility_keys import Routes
+from interlock.storage.sqlite.explain import WhyVerbs
+from interlock.storage.sqlite.heartbeats import checkpoint, heartbeat
+from interlock.storage.sqlite.job_blocks import StretchVerbs
+from interlock.storage.sqlite.job_row import to_job
 from interlock.storage.sqlite.operations import OperationVerbs
 from interlock.storage.sqlite.progress import ProgressVerbs
 from interlock.storage.sqlite.registry import RegistryVerbs
-from interlock.storage.sqlite.routes import Routes
-from interlock.storage.sqlite.stretches import StretchVerbs
 from interlock.storage.sqlite.tokens import TokenVerbs
 from interlock.storage.sqlite.webhooks import SQLiteOutbox
-from interlock.storage.sqlite.why import WhyVerbs
 from interlock.storage.sqlite.writer import Writer
-from interlock.storage.statements import load
-from interlock.storage.swept import Swept
+from interlock.storage.wakeup import Signal
 
 _READ: Final = load("interlock.storage.sqlite", "read.sql")
-_PAUSE: Final = load("interlock.storage.sqlite", "change.sql")["pause"]
-_GOES_ON: Final = load("interlock.storage.sqlite", "change.sql")["goes_on"]
+_PAUSE: Final = load("interlock.storage.sqlite", "transition.sql")["pause"]
+_GOES_ON: Final = load("interlock.storage.sqlite", "transition.sql")["goes_on"]
 PACKAGE: Final = "interlock.storage.sqlite"
 READERS: Final = 4
 FULL: Final = 2
@@ -160,11 +160,11 @@ class SQLiteStore(
 
     async def carry_out(self, tenant: str, orders: Sequence[Order]) -> list[Receipt | Refused]:
         try:
-            told = await self._write(lambda c: change.carry_out(c, tenant, orders, self._routes_of(tenant)))
+            told = await self._write(lambda c: transition.carry_out(c, tenant, orders, self._routes_of(tenant)))
         except Exception as error:
             if not of_a_row(error):
                 raise
-            told = await self._write(lambda c: change.carry_out_apart(c, tenant, orders, self._routes_of(tenant)))
+            told = await self._write(lambda c: transition.carry_out_apart(c, tenant, orders, self._routes_of(tenant)))
         self._signal.fire(tenant)
         if any(isinstance(order, STOPS) for order in orders):
             self._signal.fire(cancels_of(tenant))
@@ -187,7 +187,7 @@ class SQLiteStore(
         return await self.read_settled(tenant, read)
 
     async def find(self, tenant: str, filter: Filter) -> list[Job]:
-        return await self.read_settled(tenant, lambda c: find.find(c, tenant, filter))
+        return await self.read_settled(tenant, lambda c: list_jobs.find(c, tenant, filter))
 
     async def search(self, tenant: str, text: str, id_end: str | None, limit: int) -> list[str]:
         wanted = {"tenant": tenant, "text": text, "id_end": id_end, "limit": limit}
@@ -231,13 +231,13 @@ class SQLiteStore(
         return self._clock()
 
     async def verify(self, tenant: str | None = None) -> Verdict:
-        return await chains.verify_all(
+        return await history_chain.verify_all(
             [tenant] if tenant is not None else await self.tenants(),
-            lambda tenant, after: self.verify_part(tenant, after=after, jobs=chains.VERIFIED_AT_ONCE),
+            lambda tenant, after: self.verify_part(tenant, after=after, jobs=history_chain.VERIFIED_AT_ONCE),
         )
 
     async def head(self, tenant: str | None = None) -> str:
-        async def ends(tenant: str, after: str, limit: int) -> chains.Ends:
+        async def ends(tenant: str, after: str, limit: int) -> history_chain.Ends:
             asked = {"tenant": tenant, "after": after, "limit": limit}
             return await self._read(lambda c: c.rows(_READ["heads"], asked))
 
@@ -245,7 +245,7 @@ class SQLiteStore(
             end = await self._read(lambda c: log.end(c, tenant))
             return None if end is None else end[1]
 
-        return await chains.head_of(await self.tenants() if tenant is None else [tenant], ends, log_end)
+        return await history_chain.head_of(await self.tenants() if tenant is None else [tenant], ends, log_end)
 
     def watch(self, tenant: str) -> asyncio.Event:
         """Own commits fire at once; those of other processes, for whomever, are noticed by the file's data version."""

@@ -12,9 +12,9 @@ from interlock.domain.job import Refused
 from interlock.domain.retry import SECOND
 from interlock.domain.token import NewToken, Sighting, Token
 from interlock.errors import NotFound, TokenExists
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite import log
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
 T = TypeVar("T")
 _COLUMNS: Final = ", ".join(Token._fields)

@@ -25,9 +25,9 @@ from interlock.domain.webhook import (
     too_many_subscriptions,
 )  # fmt: skip
 from interlock.errors import Error, IdempotencyKeyReuse
+from interlock.storage.sql_files import load
 from interlock.storage.sqlite import log
 from interlock.storage.sqlite.connection import Connection
-from interlock.storage.statements import load
 
 _SQL: Final = load("interlock.storage.sqlite", "webhooks.sql")
 _TAGS: Final = Dispatch._fields.index("tags")

@@ -1,0 +1,87 @@
+"""The faces that can be turned on: from their names to the endpoints they serve."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from interlock.api.adapter import Face, FaceEndpoint, refusal_of
+from interlock.api.codeq import route_table as codeq
+from interlock.api.codeq.auth import CodeqAuth
+from interlock.api.codeq.model import BASE
+from interlock.api.endpoint import Endpoint
+from interlock.api.moonmind import route_table as moonmind
+from interlock.api.moonmind.auth import MoonmindAuth
+from interlock.api.routes import Answer, Route
+from interlock.api.service import Service, Trail
+from interlock.errors import Invalid
+
+Refuse = Callable[[Exception, Trail, str], Answer]
+
+
+def _translated(routes: Callable[[], list[Route]], door: Callable[[], Face], service: Service) -> list[Endpoint]:
+    """A face that is a table of routes behind a door of its own."""
+    by_path: dict[str, list[Route]] = defaultdict(list)
+    for route in routes():
+        by_path[route.path].append(route)
+    face = door()
+    return [FaceEndpoint(service, path, of_path, face) for path, of_path in by_path.items()]
+
+
+def _aliased(routes: Callable[[], list[Route]], base: str) -> list[Route]:
+    """Routes below their base and below the base twice, for clients that append it to an address that has it."""
+    table = routes()
+    return table + [replace(route, path=base + route.path) for route in table]
+
+
+def _mcp(service: Service) -> list[Endpoint]:
+    """The face that stands on a library which not everybody has installed."""
+    need_mcp("/faces")
+    from interlock.api.mcp.http import McpEndpoint
+
+    return [McpEndpoint(service)]
+
+
+AUTH: Final[Mapping[str, Callable[[], Face]]] = {"codeq": CodeqAuth, "moonmind": MoonmindAuth}
+FACES: Final[Mapping[str, Callable[[Service], list[Endpoint]]]] = {
+    "codeq": partial(_translated, partial(_aliased, codeq.routes, BASE), CodeqAuth),
+    "moonmind": partial(_translated, moonmind.routes, MoonmindAuth),
+    "mcp": _mcp,
+}
+
+
+def endpoints(service: Service, names: Sequence[str]) -> list[Endpoint]:
+    """What the named faces serve."""
+    return [endpoint for name in names for endpoint in FACES[name](service)]
+
+
+def errors(names: Sequence[str]) -> list[tuple[bytes, Refuse]]:
+    """How errors are encoded below the paths of the named protocols."""
+    found: list[tuple[bytes, Refuse]] = []
+    for name in names:
+        if name in AUTH:
+            face = AUTH[name]()
+            found += [(prefix.encode(), partial(refusal_of, face)) for prefix in face.prefixes]
+    return found
+
+
+def at_hand() -> tuple[str, ...]:
+    """Every face that can be served with what is installed."""
+    return tuple(name for name in FACES if name != "mcp" or _has_mcp())
+
+
+def need_mcp(pointer: str = "") -> None:
+    """Say what is missing before anything of it is imported."""
+    if not _has_mcp():
+        raise Invalid("MCP needs the extra: pip install 'interlock[mcp]'", pointer=pointer)
+
+
+def _has_mcp() -> bool:
+    try:
+        import mcp.server  # noqa: F401
+    except ImportError:
+        return False
+    return True

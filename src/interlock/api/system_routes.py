@@ -1,0 +1,117 @@
+"""For operators: health, readiness, metrics, the OpenAPI document and a page that shows it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+from typing import Any, Final
+
+from interlock.api import metrics, openapi, problems, responses
+from interlock.api.problems import Refusal
+from interlock.api.routes import Answer, Call, Nothing, Route, Routes, answer
+
+routes = Routes()
+
+
+@routes.add("GET", "/healthz", needs_credential=False, answers={200: responses.Health})
+async def healthz(call: Call[None, Nothing]) -> Answer:
+    """Return whether the process responds."""
+    return answer({"status": "ok"})
+
+
+@routes.add("GET", "/readyz", needs_credential=False, answers={200: responses.Readiness})
+async def readyz(call: Call[None, Nothing]) -> Answer:
+    """Return whether the server is ready: the database responds, its schema matches, no shutdown."""
+    if call.service.stopping.is_set():
+        raise Refusal("stopping", "the service is being stopped")
+    return answer(await call.service.readiness())
+
+
+@routes.add("GET", "/metrics", roles=["operate"], answers={200: None}, produces="text/plain")
+async def metrics_text(call: Call[None, Nothing]) -> Answer:
+    """Show the counters of this process and the queues of the caller's tenant to a scraper."""
+    queues, now = await call.engine.reads.queues(call.who.tenant), await call.engine.reads.now()
+    return Answer(200, call.service.metrics.text(queues, now=now), media_type=metrics.CONTENT_TYPE)
+
+
+def pages(document: dict[str, Any]) -> list[Route]:
+    """The two pages about the API itself."""
+    made = Routes()
+    as_json = openapi.encoded(document)
+    page = _page(document).encode()
+
+    @made.add("GET", "/openapi.json", needs_credential=False, answers={200: None})
+    async def openapi_json(call: Call[None, Nothing]) -> Answer:
+        """Show the OpenAPI document."""
+        return Answer(200, as_json)
+
+    @made.add("GET", "/docs", needs_credential=False, answers={200: None})
+    async def docs(call: Call[None, Nothing]) -> Answer:
+        """Show the API to people; the page loads nothing from anywhere."""
+        headers = {"content-security-policy": _POLICY}
+        return Answer(200, page, media_type="text/html; charset=utf-8", headers=headers)
+
+    return made
+
+
+_STYLE: Final = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+section { border-top: 1px solid #8884; padding: .5rem 0; }
+code, pre { font: .9em ui-monospace, monospace; }
+pre { overflow: auto; padding: .5rem; background: #8881; }
+h1, h2, h3, p, td, th, li { overflow-wrap: anywhere; }
+table { display: block; max-width: 100%; overflow-x: auto; }
+th { text-align: left; padding-right: 1rem; }
+.who { opacity: .7; }
+"""
+_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY: Final = f"default-src 'none'; style-src 'sha256-{_HASH}'; frame-ancestors 'none'; base-uri 'none'"
+
+
+def _page(document: dict[str, Any]) -> str:
+    sections = [
+        _section(path, method, operation, document)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    codes = "".join(
+        f'<tr id="{code}"><th><code>{code}</code></th><td>{status}</td><td>{escape(said)}</td></tr>'
+        for code, (status, said) in sorted(problems.catalogue().items())
+    )
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Interlock API</title><style>{_STYLE}</style>'
+        f"<h1>Interlock API {escape(document['info']['version'])}</h1>"
+        '<p>The same as <a href="/openapi.json">openapi.json</a>, for reading.</p>'
+        f"{''.join(sections)}<h2>Codes</h2><table>{codes}</table></html>"
+    )
+
+
+def _section(path: str, method: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
+    who = " or ".join(operation[openapi.ROLES]) or ("anybody" if operation.get("security") == [] else "any credential")
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    fields = ""
+    if "$ref" in body:
+        schema = document["components"]["schemas"][body["$ref"].rpartition("/")[2]]
+        rows = "".join(
+            f"<tr><th><code>{escape(name)}</code></th><td>{escape(_kind(field))}"
+            f"{'' if name in schema.get('required', ()) else ', optional'}</td></tr>"
+            for name, field in schema["properties"].items()
+        )
+        fields = f"<table>{rows}</table>"
+    asked = "".join(
+        f" <code>{escape(one['name'])}</code>" for one in operation.get("parameters", ()) if one["in"] == "query"
+    )
+    return (
+        f'<section id="{escape(operation["operationId"])}"><h3><code>{method.upper()} {escape(path)}</code></h3>'
+        f'<p>{escape(operation["summary"])} <span class="who">For: {escape(who)}.</span></p>'
+        f"{f'<p>Query:{asked}</p>' if asked else ''}{fields}</section>"
+    )
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    kind = schema.get("type", "any JSON value" if "anyOf" not in schema else "one of several")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)

@@ -1,0 +1,327 @@
+"""The port over the native API of a server: same verbs, same errors, every call repeated until it is answered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from interlock import wire
+from interlock.client.http import decode, encode
+from interlock.client.http.batch import LONGEST_POLL_SECONDS, each, polled, together
+from interlock.client.http.decode import read
+from interlock.client.http.encode import encoded
+from interlock.client.http.pages import LONGEST_PAGE, Pages
+from interlock.client.http.stream import follow
+from interlock.client.http.transport import PATIENCE_SECONDS, Answer, Call, Calls, Query
+from interlock.client.protocol import Grant
+from interlock.client.tracing import claiming, enqueueing
+from interlock.domain.approval import OpenGate
+from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.decide import CancelAck, Finish
+from interlock.domain.job import Beat, Checkpoint, Enqueued, Filter, HistoryRow, Job, Pulse, Receipt, Refused
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.progress import LARGEST_NUMBER, EventRow, Report, Step, StepRow
+from interlock.domain.registry import QueueStats
+from interlock.errors import IdempotencyKeyReuse, Invalid
+from interlock.wire import JobRequest
+
+LONGEST_WAIT_SECONDS: Final = 60.0
+SLOWEST_UPLOAD: Final = 32 * 1024  # bytes a second
+MOST_PER_CLAIM: Final = 100
+JSON: Final = {"content-type": "application/json"}
+
+
+class HttpClient:
+    """What a producer, a watcher and a worker ask, answered by a server; the credential says for which tenant."""
+
+    most_per_claim = MOST_PER_CLAIM
+
+    def __init__(self, url: str, *, token: str | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._calls = Calls(url, token=token, patience_seconds=patience_seconds)
+        self._pages = Pages(self._fetch)
+        self._works_as: str | None = None
+        self._is_known = token is None  # without a credential any name will do
+
+    async def enqueue(self, requests: Sequence[JobRequest], *, within: object = None) -> list[Enqueued]:
+        """A job without a key gets one for this call, so that it is one job however often it has to be sent."""
+        if within is not None:
+            raise Invalid(
+                "within() needs a database URL: a server cannot join a transaction of the caller", pointer="/within"
+            )
+        keys = [request.idempotency_key or f"call/{wire.new_id()}" for request in requests]
+        try:
+            with enqueueing(requests) as trace:
+                born = await self._enqueued(requests, keys, {} if trace is None else {"traceparent": trace})
+        except IdempotencyKeyReuse as error:
+            place = error.pointer.split("/")
+            error.key = keys[int(place[2]) if place[1:2] == ["jobs"] else 0]
+            raise
+        return [
+            Enqueued(one.id, one.seq, one.replayed and request.idempotency_key is not None)
+            for one, request in zip(born, requests, strict=True)
+        ]
+
+    async def get(self, job_id: str) -> Job:
+        answer = await self._get(_of_job(job_id), about={"job_id": job_id})
+        return decode.job(read(answer.body, decode.JobShape))
+
+    async def find(self, filter: Filter) -> list[Job]:
+        """A place in the list that this client has not come by before is found by reading from the start."""
+        return await self._pages.after(
+            "/v1/jobs",
+            encode.query(filter),
+            None if filter.before_seq is None else -filter.before_seq,
+            limit=filter.limit,
+            item=lambda one: decode.job(read(one, decode.JobShape), listed=True),
+            at=lambda job: -job.seq,
+        )
+
+    async def wait(self, job_id: str, *, seconds: float) -> Job:
+        path, about = _of_job(job_id, "result"), {"job_id": job_id}
+
+        async def look(wait_seconds: float) -> Job | None:
+            query = [("wait_seconds", f"{wait_seconds:.3f}")]
+            answer = await self._get(path, query=query, wait_seconds=wait_seconds, about=about)
+            return None if answer.status == 202 else decode.job(read(answer.body, decode.JobShape))
+
+        return await polled(look, seconds) or await self.get(job_id)
+
+    async def cancel(
+        self, job_id: str, *, reason: str | None = None, force: bool = False, cascade: bool = False
+    ) -> Receipt:
+        body = {"reason": wire.remark(reason, "reason"), "force": force or None, "cascade": cascade or None}
+        return await self._changed(job_id, "cancel", encoded(body))
+
+    async def redrive(self, job_id: str, *, origin: str = "start", key: str | None = None) -> Enqueued:
+        body = encoded({"from": origin, "idempotency_key": key or f"call/{wire.new_id()}"})
+        about = {"job_id": job_id, "key": key or ""}
+        answer = await self._post(_of_job(job_id, "redrive"), body, about=about)
+        job = read(answer.body, decode.EnqueuedShape)
+        return Enqueued(job.id, job.seq, key is not None and answer.status == 200)
+
+    async def revoke(self, job_id: str, *, reason: str | None = None) -> Receipt:
+        """Not repeated after an unknown outcome: it would end the next lease as well."""
+        body = encoded({"reason": wire.remark(reason, "reason")})
+        return await self._changed(job_id, "revoke", body, repeatable=False)
+
+    async def queue(self, type: str) -> QueueStats:
+        answer = await self._get(f"/v1/queues/{quote(wire.name(type, 'type'), safe='')}")
+        return decode.queue(read(answer.body, decode.QueueShape))
+
+    async def history(self, job_id: str) -> list[HistoryRow]:
+        id = wire.job_id(job_id)
+        rows = await self._pages.all(_of_job(id, "history"))
+        return [decode.history(read(row, decode.HistoryShape), id) for row in rows]
+
+    async def children(self, job_id: str) -> list[Job]:
+        found = await self._pages.all(_of_job(job_id, "children"))
+        return [decode.job(read(one, decode.JobShape), listed=True) for one in reversed(found)]
+
+    async def events(self, job_id: str, *, after: int = 0, limit: int = LONGEST_PAGE) -> list[EventRow]:
+        wire.whole(after, "after", 0, LARGEST_NUMBER)
+        return await self._pages.after(
+            _of_job(job_id, "events"),
+            (),
+            after,
+            limit=limit,
+            item=lambda one: decode.event(read(one, decode.EventShape)),
+            at=lambda event: event.seq,
+        )
+
+    def tail(self, job_id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
+        """Events as they are told, each once, until the job has ended; a broken stream goes on where it was."""
+        return follow(self._calls, _of_job(job_id, "events/stream"), after=after, about={"job_id": job_id})
+
+    async def steps(self, job_id: str) -> list[StepRow]:
+        id = wire.job_id(job_id)
+        rows = await self._pages.all(_of_job(id, "steps"))
+        return [decode.step(read(row, decode.StepShape), id) for row in rows]
+
+    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+        """A claim without a name gets one, so that what was granted to a lost answer is granted again."""
+        wire.seconds(wait_seconds, "wait_seconds", 0, LONGEST_WAIT_SECONDS)
+        worker = await self._as(ask.worker)
+        ask = ask if ask.claim_id is not None else ask._replace(claim_id=wire.new_id())
+
+        async def look(wait_seconds: float) -> list[Grant] | None:
+            body = encode.claim(ask, worker, wait_seconds)
+            answer = await self._post("/v1/claims", body, wait_seconds=wait_seconds)
+            return [decode.grant(one) for one in read(answer.body, decode.GrantShapes).jobs] or None
+
+        with claiming() as granted:
+            grants = await polled(look, wait_seconds) or []
+            granted(len(grants))
+        return grants
+
+    async def heartbeats(self, beats: Sequence[Beat]) -> list[Pulse | Refused]:
+        wire.check_batch(beats)
+        return await each(
+            await together([self._beating(beat) for beat in beats]),
+            [_grant(beat.id, beat.fence) for beat in beats],
+            partial(self._post, "/v1/heartbeats"),
+            lambda one: decode.pulse(read(one, decode.PulseShape)),
+        )
+
+    async def interrupted(self, leases: Sequence[tuple[str, int]], *, wait_seconds: float = 0.0) -> list[str]:
+        """In one poll: who watches begins again with other leases soon."""
+        wait = min(wait_seconds, LONGEST_POLL_SECONDS)
+        items = [{"id": id, "fence": fence} for id, fence in leases]
+        body = encoded({"items": items, "wait_seconds": wait})
+        answer = await self._post("/v1/leases/watch", body, wait_seconds=wait)
+        return read(answer.body, decode.InterruptedShape).ids
+
+    async def roles(self) -> frozenset[str] | None:
+        return frozenset(read((await self._get("/v1/me")).body, decode.MeShape).roles)
+
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
+        wire.check_batch(orders)
+        rest = [order for order in orders if not isinstance(order, CancelAck)]
+        answers = await each(
+            await together([self._finishing(order) for order in rest]),
+            [_grant(order.id, order.fence) for order in rest],
+            partial(self._post, "/v1/finishes"),
+            lambda one: decode.receipt(read(one, decode.ReceiptShape)),
+        )
+        acknowledged = await together([self._acknowledge(order) for order in orders if isinstance(order, CancelAck)])
+        of_rest, of_acks = iter(answers), iter(acknowledged)
+        return [next(of_acks) if isinstance(order, CancelAck) else next(of_rest) for order in orders]
+
+    async def checkpoint(self, checkpoint: Checkpoint) -> int:
+        body = encode.checkpoint(checkpoint, await self._as(checkpoint.worker))
+        about = _grant(checkpoint.id, checkpoint.fence) | {"seq": checkpoint.seq}
+        answer = await self._put(_of_job(checkpoint.id, "checkpoint"), body, about=about)
+        return read(answer.body, decode.SavedShape).seq
+
+    async def save_step(self, step: Step) -> StepRow:
+        body = encode.step(step, await self._as(step.worker))
+        answer = await self._post(_of_job(step.id, "steps"), body, about=_grant(step.id, step.fence))
+        return decode.step(read(answer.body, decode.StepShape), wire.job_id(step.id))
+
+    async def add_events(self, reports: Sequence[Report]) -> list[tuple[int, ...] | Refused]:
+        wire.check_batch(reports)
+        return await together([self._told(report) for report in reports])
+
+    async def open_gate(self, gate: OpenGate) -> Receipt:
+        body = encode.gate(gate, await self._as(gate.worker))
+        answer = await self._post(_of_job(gate.id, "approvals"), body, about=_grant(gate.id, gate.fence))
+        return decode.receipt(read(answer.body, decode.OpenedShape).receipt)
+
+    async def attach(self, holder: Holder, thing: File | Link) -> str:
+        worker, about = await self._as(holder.worker), _grant(holder.job_id, holder.fence)
+        path = _of_job(holder.job_id, "artifacts")
+        if isinstance(thing, Link):
+            link = {"fence": holder.fence, "worker": worker, "name": thing.name, "url": thing.url}
+            answer = await self._post(path, encoded(link), about=about)
+        else:
+            answer = await self._send(_upload(path, holder, worker, thing, about))
+        return read(answer.body, decode.NamedShape).id
+
+    async def register_type(self, name: str, definition: Mapping[str, Any]) -> None:
+        path = f"/v1/types/{quote(wire.name(name, 'name'), safe='')}"
+        said = {name: definition.get(name) for name in ("schema", "requires", "defaults")}
+        await self._put(path, encoded(said))
+
+    def start_chores(self) -> None:
+        """The server does them."""
+
+    async def close(self) -> None:
+        await self._calls.close()
+
+    async def _send(self, call: Call) -> Answer:
+        return await self._calls.send(call)
+
+    async def _get(self, path: str, **more: Any) -> Answer:
+        return await self._send(Call(method="GET", path=path, **more))
+
+    async def _post(self, path: str, body: bytes, *, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:
+        return await self._send(Call(method="POST", path=path, body=body, headers={**JSON, **(headers or {})}, **more))
+
+    async def _put(self, path: str, body: bytes, **more: Any) -> Answer:
+        return await self._send(Call(method="PUT", path=path, body=body, headers=JSON, **more))
+
+    async def _fetch(self, path: str, query: Query) -> bytes:
+        job_id = path.split("/")[3] if path.startswith("/v1/jobs/") else ""
+        return (await self._get(path, query=query, about={"job_id": job_id})).body
+
+    async def _changed(self, job_id: str, verb: str, body: bytes, *, repeatable: bool = True) -> Receipt:
+        answer = await self._post(_of_job(job_id, verb), body, repeatable=repeatable, about={"job_id": job_id})
+        return decode.receipt(read(answer.body, decode.ReceiptShape))
+
+    async def _enqueued(
+        self, requests: Sequence[JobRequest], keys: Sequence[str], headers: Mapping[str, str]
+    ) -> list[decode.EnqueuedShape]:
+        parts = [encode.job(request, key) for request, key in zip(requests, keys, strict=True)]
+        if len(parts) != 1:
+            wire.check_batch(parts, field="jobs")
+            answer = await self._post("/v1/jobs/batch", encode.joined("jobs", parts), headers=headers)
+            return read(answer.body, decode.EnqueuedShapes).jobs
+        answer = await self._post("/v1/jobs", parts[0], headers=headers, about={"job_id": requests[0].parent_id or ""})
+        one = read(answer.body, decode.EnqueuedShape)
+        one.replayed = answer.status == 200
+        return [one]
+
+    async def _as(self, worker: str) -> str:
+        """The name to work under: a credential of a worker takes its own, and any other as an instance of it."""
+        if not self._is_known:
+            me = read((await self._get("/v1/me")).body, decode.MeShape)
+            self._works_as, self._is_known = me.worker, True
+        own = self._works_as
+        if own is None or worker == own or worker.startswith(f"{own}/"):
+            return worker
+        return f"{own}/{worker}"
+
+    async def _beating(self, beat: Beat) -> bytes:
+        """A sign of life that fits into one body: events that do not are told before."""
+        if sum(len(one.message) + len(one.payload or "") for one in beat.events) * 4 > encode.LARGEST_BODY:
+            await self._told(Report(beat.id, beat.fence, beat.worker, beat.events))
+            beat = beat._replace(events=())
+        return encode.beat(beat, await self._as(beat.worker))
+
+    async def _finishing(self, order: Finish) -> bytes:
+        return encode.finish(order, await self._as(order.worker))
+
+    async def _acknowledge(self, order: CancelAck) -> Receipt:
+        body = encode.finish(order, await self._as(order.worker), alone=True)
+        answer = await self._post(_of_job(order.id, "cancel/ack"), body, about=_grant(order.id, order.fence))
+        return decode.receipt(read(answer.body, decode.ReceiptShape))
+
+    async def _told(self, report: Report) -> tuple[int, ...]:
+        """Events in as many bodies as they need, one after the other, so that they keep their order."""
+        if not report.events:
+            raise Invalid("events is empty: expected at least one", pointer="/events")
+        parts = [encode.event(event) for event in report.events]
+        grant = encoded({"fence": report.fence, "worker": await self._as(report.worker)})[:-1]
+        seqs: list[int] = []
+        for some in encode.gathered(parts):
+            body = grant + b"," + encode.joined("events", [parts[i] for i in some])[1:]
+            answer = await self._post(_of_job(report.id, "events"), body, about=_grant(report.id, report.fence))
+            seqs += read(answer.body, decode.ToldShape).seqs
+        return tuple(seqs)
+
+
+def _of_job(job_id: str, what: str = "") -> str:
+    """The path of a job; what cannot be an id is like an unknown one."""
+    return f"/v1/jobs/{wire.job_id(job_id)}{'/' if what else ''}{what}"
+
+
+def _grant(job_id: str, fence: int) -> dict[str, object]:
+    return {"job_id": job_id, "fence": fence}
+
+
+def _upload(path: str, holder: Holder, worker: str, file: File, about: Mapping[str, object]) -> Call:
+    digest = hashlib.sha256(file.content).hexdigest()
+    headers = {"interlock-fence": str(holder.fence)}
+    if file.content_type is not None:
+        headers["content-type"] = file.content_type
+    return Call(
+        method="PUT",
+        path=path,
+        body=file.content,
+        query=[("name", file.name), ("worker", worker), ("sha256", digest)],
+        headers=headers,
+        sending_seconds=len(file.content) / SLOWEST_UPLOAD,
+        about=about,
+    )

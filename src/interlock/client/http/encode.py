@@ -1,0 +1,217 @@
+"""What goes into requests: orders and reports of the domain as the native API takes them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock import wire
+from interlock.domain import json_text
+from interlock.domain.approval import OpenGate
+from interlock.domain.decide import CancelAck, Complete, Fail, Finish, Release
+from interlock.domain.job import Beat, Checkpoint, Filter
+from interlock.domain.policy import ANY, ClaimAsk, Names
+from interlock.domain.progress import Event, Step, fitted
+from interlock.errors import Invalid
+from interlock.wire import JobRequest
+
+LARGEST_BODY: Final = 1024 * 1024 - 4096  # what every server takes, with room for what is around the items
+LARGEST_TEXT: Final = 64 * 1024 * 1024
+OUTCOMES: Final = {Complete: "complete", Fail: "fail", Release: "release"}
+
+
+def encoded(fields: Mapping[str, object]) -> bytes:
+    """A body; what was not said is left out, and a number that JSON has no word for is refused."""
+    said: dict[str, object] = {}
+    for name, value in fields.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Invalid(f"{name} must be a finite number", pointer=f"/{name}")
+        if value is not None:
+            said[name] = _words(value) if isinstance(value, str) else value
+    return wire.encode(said, what="body")
+
+
+def gathered(parts: Sequence[bytes]) -> Iterator[range]:
+    """Items put together into as few bodies as their sizes allow, in their order."""
+    start, size = 0, 0
+    for i, part in enumerate(parts):
+        if i > start and size + len(part) > LARGEST_BODY:
+            yield range(start, i)
+            start, size = i, 0
+        size += len(part) + 1
+    if parts:
+        yield range(start, len(parts))
+
+
+def job(request: JobRequest, key: str) -> bytes:
+    """A job under a key of its own, so that the same call again is the same job."""
+    json_text.check(bytes(request.payload), what="payload", limit=LARGEST_TEXT)
+    fields: dict[str, Any] = {name: getattr(request, name) for name in request.__struct_fields__}
+    if request.backoff is not None:
+        fields["backoff"] = Raw(encoded(request.backoff))
+    return encoded(
+        fields | {"idempotency_key": key, "tags": request.tags or None, "requires": request.requires or None}
+    )
+
+
+def claim(ask: ClaimAsk, worker: str, wait_seconds: float) -> bytes:
+    """Without capabilities it is left to the credential what a worker can do."""
+    if ask.repositories is not None:
+        raise Invalid("repositories are determined by the credential: omit them", pointer="/repositories")
+    return encoded(
+        {
+            "worker": worker,
+            "types": _names(ask.types),
+            "capabilities": sorted(ask.capabilities) or None,
+            "affinity_keys": [ANY] if ask.affinity_keys is None else sorted(ask.affinity_keys),
+            "limit": ask.limit,
+            "lease_seconds": ask.lease_seconds,
+            "wait_seconds": wait_seconds,
+            "claim_id": ask.claim_id,
+        }
+    )
+
+
+def beat(beat: Beat, worker: str) -> bytes:
+    saved = beat.checkpoint
+    return encoded(
+        {
+            "id": beat.id,
+            "fence": beat.fence,
+            "worker": worker,
+            "lease_seconds": beat.lease_seconds,
+            "events": [Raw(event(one)) for one in beat.events] or None,
+            "checkpoint": None
+            if saved is None
+            else Raw(encoded({"seq": saved.seq, "data": raw(saved.data, "checkpoint")})),
+        }
+    )
+
+
+def finish(order: Finish, worker: str, *, alone: bool = False) -> bytes:
+    """How a run ended; alone the path says of which job and by which verb."""
+    fields: dict[str, object] = {"fence": order.fence, "worker": worker}
+    if not alone:
+        fields |= {"id": order.id, "outcome": OUTCOMES[type(order)]}
+    match order:
+        case Complete():
+            fields |= {
+                "result": raw(order.result, "result"),
+                "result_summary": order.result_summary,
+                "usage": raw(order.usage, "usage"),
+            }
+        case Fail():
+            fields |= {
+                "error": raw(order.error, "error"),
+                "retryable": order.retryable,
+                "retry_after_seconds": order.retry_after_seconds,
+            }
+        case Release():
+            fields |= {
+                "reason": order.reason,
+                "run_at": None if order.run_at is None else wire.when(order.run_at),
+                "delay_seconds": order.delay_seconds,
+                "children": list(order.children) or None,
+            }
+        case CancelAck():
+            pass
+    return encoded(fields)
+
+
+def checkpoint(saved: Checkpoint, worker: str) -> bytes:
+    data = raw(saved.data, "checkpoint")
+    return encoded({"fence": saved.fence, "worker": worker, "seq": saved.seq, "data": data})
+
+
+def step(step: Step, worker: str) -> bytes:
+    return encoded(
+        {
+            "fence": step.fence,
+            "worker": worker,
+            "name": step.name,
+            "occurrence": step.occurrence,
+            "result": raw(step.result, "result"),
+            "function": step.function,
+        }
+    )
+
+
+def event(event: Event) -> bytes:
+    """An event as the engine would keep it: over HTTP a message that is too long is refused."""
+    payload, message = raw(event.payload, "event"), fitted(event.message, event.payload, wire.LIMITS.event)
+    at = None if event.at is None else wire.when(event.at)
+    return encoded({"id": event.id, "level": str(event.level), "message": message, "payload": payload, "at": at})
+
+
+def gate(gate: OpenGate, worker: str) -> bytes:
+    saved = gate.checkpoint
+    return encoded(
+        {
+            "fence": gate.fence,
+            "worker": worker,
+            "prompt": gate.prompt,
+            "details": raw(gate.details, "details"),
+            "risk": gate.risk,
+            "schema": raw(gate.schema, "schema"),
+            "required": gate.required,
+            "on_deny": str(gate.on_deny),
+            "expires_in_seconds": gate.expires_in_seconds,
+            "name": gate.name,
+            "occurrence": gate.occurrence,
+            "checkpoint": None
+            if saved is None
+            else Raw(encoded({"seq": saved.seq, "data": raw(saved.data, "checkpoint")})),
+        }
+    )
+
+
+def selection(filter: Filter) -> dict[str, object]:
+    """Which jobs are meant; where a list of them goes on is said by a cursor."""
+    said: dict[str, object] = {
+        "status": [str(one) for one in filter.statuses] or None,
+        "tag": list(filter.tags) or None,
+        "type": filter.type,
+        "agent": None if filter.agent is None else "/".join(filter.agent),
+        "worker": filter.worker,
+        "stale_seconds": filter.stale_seconds,
+        "parent": filter.parent_id,
+        "created_after": None if filter.created_after is None else wire.when(filter.created_after),
+        "created_before": None if filter.created_before is None else wire.when(filter.created_before),
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def query(filter: Filter) -> list[tuple[str, str]]:
+    """The same in a URL."""
+    said = selection(filter).items()
+    return [(name, str(one)) for name, value in said for one in (value if isinstance(value, list) else [value])]
+
+
+def raw(value: str | None, what: str) -> Raw | None:
+    """JSON text to be put into a body as it is: only if it is JSON, or it could say something else there."""
+    if value is None:
+        return None
+    json_text.mend(value, what=what, limit=LARGEST_TEXT)
+    return Raw(value.encode(errors="backslashreplace"))  # a lone surrogate as its escape: the server mends and marks it
+
+
+def _words(value: str) -> str | Raw:
+    """Plain text; odd characters go as escapes, for the server to mend and to mark."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return Raw(json.dumps(value).encode())
+    return value
+
+
+def _names(names: Names | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def joined(name: str, parts: Sequence[bytes]) -> bytes:
+    """A body that holds nothing but a list."""
+    return b'{"%b":[%b]}' % (name.encode(), b",".join(parts))

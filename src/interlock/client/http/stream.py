@@ -1,0 +1,48 @@
+"""Events of a job as a server streams them, resumed by the number of the last one seen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Mapping
+from typing import Final
+
+import httpx2
+
+from interlock.client.http import decode, errors
+from interlock.client.http.transport import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Answer, Calls, refusal
+from interlock.domain.progress import EventRow
+from interlock.errors import Unavailable
+
+QUIET_SECONDS: Final = 45.0  # a server gives a sign of life three times as often
+
+
+async def follow(calls: Calls, path: str, *, after: int, about: Mapping[str, object]) -> AsyncGenerator[EventRow, None]:
+    """Each event once, until the stream says that it was the last; gives up when nothing is heard for too long."""
+    clock = asyncio.get_running_loop().time
+    heard, pause, why = clock(), FIRST_PAUSE_SECONDS, "the stream broke"
+    while True:
+        try:
+            async with calls.stream(path, {"last-event-id": str(after)}, quiet_seconds=QUIET_SECONDS) as opened:
+                if isinstance(opened, Answer):
+                    error = refusal(opened, about)
+                    if not errors.is_passing(opened.status):
+                        raise error
+                    why, pause = str(error), max(pause, opened.retry_after)
+                else:
+                    async for sent in opened:
+                        heard, pause = clock(), FIRST_PAUSE_SECONDS
+                        if sent.event == "end":
+                            return
+                        if sent.event != "event":
+                            continue
+                        row = decode.event(decode.read(sent.data.encode(), decode.EventShape))
+                        if row.seq > after:
+                            after = row.seq
+                            yield row
+        except httpx2.TransportError as error:
+            why = f"the connection to the server broke: {str(error) or type(error).__name__}"
+        if clock() - heard > calls.patience_seconds:
+            raise Unavailable(why)
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)

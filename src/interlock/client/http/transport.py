@@ -1,0 +1,283 @@
+"""One call to a server: sent until it is answered, for as long as there is patience, to that server and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+import httpcore2
+import httpx2
+
+from interlock import __version__
+from interlock.client.http import errors
+from interlock.errors import Error, Indeterminate, Invalid, TooLarge, Unauthenticated, Unavailable
+
+SCHEMES: Final = ("http://", "https://")
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 20.0  # for one try to move on, beyond the time it was asked to wait
+NO_TOKEN: Final = "no token was given: use token= in Python, --token-file or INTERLOCK_TOKEN on the command line"
+WRONG_TOKEN: Final = "the token is mistyped, expired, revoked or for another server"
+PATIENCE_SECONDS: Final = 60.0
+FIRST_PAUSE_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 2.0
+MOST_CALLS: Final = 100
+MOST_WAITS: Final = 1000
+IDLE_SECONDS: Final = 30.0  # less than any server or balancer keeps an idle connection
+LARGE_BODY: Final = 1024 * 1024  # a server that refuses a smaller one reads it to its end
+ASKING_SECONDS: Final = 2.0  # for a refusal, where a body is not sent before it is asked for
+LARGEST_ANSWER: Final = 256 * 1024 * 1024
+
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+# Nothing of the request has reached the server.
+_NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+# Waiting would not make these any better.
+_HOPELESS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)
+NOT_ASKED_SO: Final = 417  # something between us and the server does not know how to ask before sending
+_GATEWAY: Final = frozenset({502, 504})  # something between us and the server does not know either
+
+
+Query = Sequence[tuple[str, str | int | float | bool | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What is asked. All of it is the same at every try, so that a server can tell a repetition from a new call."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    query: Query = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    wait_seconds: float = 0.0  # how long the server was asked to wait before it answers
+    sending_seconds: float = 0.0  # how long a large body may take
+    repeatable: bool = True
+    about: Mapping[str, object] = field(default_factory=dict)  # facts for errors that the server does not repeat
+
+
+class Answer(NamedTuple):
+    """What came back, whole."""
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes
+
+    @property
+    def retry_after(self) -> float:
+        """How long the server asks to be left alone; a date instead of a number is not worth reading."""
+        given = self.headers.get("retry-after", "")
+        return float(given) if given.isascii() and given.isdigit() and len(given) < 7 else 0.0
+
+
+class Calls:
+    """The connections to one server; those that wait for something are apart, so that they keep nobody from working.
+
+    No redirect is followed: the token goes to the host it was given for. Proxies are those of the environment
+    (HTTPS_PROXY, HTTP_PROXY, NO_PROXY), certificates are checked against what the system trusts or SSL_CERT_FILE.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self.has_token = token is not None
+        self.patience_seconds = patience_seconds
+        headers = {"accept-encoding": "identity", "user-agent": f"interlock/{__version__}"}
+        if token is not None:
+            headers["authorization"] = f"Bearer {checked_token(token)}"
+        base = checked_url(url)
+        self._quick, self._waiting = (_connections(base, headers, most) for most in (MOST_CALLS, MOST_WAITS))
+
+    async def send(self, call: Call) -> Answer:
+        """The answer of a call that was done; a refusal is raised as the engine would have raised it."""
+        patience = _Patience(self.patience_seconds + call.wait_seconds + call.sending_seconds)
+        while True:
+            try:
+                async with asyncio.timeout_at(patience.until):
+                    answer = await self._once(call, patience)
+            except _HOPELESS as error:
+                raise Error(f"the server cannot be called: {error}") from None
+            except _NOT_SENT as error:
+                why = f"the server cannot be reached: {_said(error)}"
+            except TimeoutError:
+                how = "did not answer" if patience.is_sending else "cannot be reached: it took no connection"
+                why = f"the server {how} in time"
+                patience.is_unsure |= patience.is_sending
+            except (httpx2.TransportError, httpx2.DecodingError) as error:
+                why = f"the connection to the server broke: {_said(error)}"
+                patience.is_unsure = True
+                if (for_good := await self._refused_unsent(call)) is not None:
+                    raise for_good from None
+            else:
+                if 200 <= answer.status < 300:
+                    return answer
+                refused = self._with_advice(refusal(answer, call.about))
+                if not errors.is_passing(answer.status):
+                    raise refused
+                why = str(refused)
+                patience.is_unsure |= isinstance(refused, Indeterminate) or answer.status in _GATEWAY
+                patience.hint = answer.retry_after
+            if patience.is_unsure and not call.repeatable:
+                raise Indeterminate(f"{why}; it may have succeeded: check before you repeat it")
+            await patience.wait(why)
+
+    def _with_advice(self, refused: Error) -> Error:
+        """A server does not say why it rejects a credential; whether one was sent is known here."""
+        if isinstance(refused, Unauthenticated):
+            refused.args = (f"{refused}; {WRONG_TOKEN if self.has_token else NO_TOKEN}",)
+        return refused
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, headers: Mapping[str, str], *, quiet_seconds: float
+    ) -> AsyncIterator[Answer | httpx2.EventSource]:
+        """Events as the server sends them, or the refusal that came instead."""
+        timeout = httpx2.Timeout(quiet_seconds, connect=CONNECT_SECONDS)
+        async with self._waiting.stream("GET", path, headers=headers, timeout=timeout) as response:
+            if response.status_code == 200:
+                yield httpx2.EventSource(response)
+            else:
+                yield Answer(response.status_code, response.headers, await _whole(response))
+
+    async def close(self) -> None:
+        await self._quick.aclose()
+        await self._waiting.aclose()
+
+    async def _once(self, call: Call, patience: _Patience) -> Answer:
+        patience.is_sending = False
+        connections = self._waiting if call.wait_seconds else self._quick
+        timeout = httpx2.Timeout(call.wait_seconds + ANSWER_SECONDS, connect=CONNECT_SECONDS)
+        async with connections.stream(
+            call.method,
+            call.path,
+            content=call.body,
+            params=list(call.query) or None,
+            headers=call.headers,
+            timeout=timeout,
+            extensions={"trace": patience.note},
+        ) as response:
+            return Answer(response.status_code, response.headers, await _whole(response))
+
+    async def _refused_unsent(self, call: Call) -> Error | None:
+        """Why a server would not take a large body, asked by its head alone; None if it would, or does not say.
+
+        Whoever refuses a body while it is being sent hangs up in the end, and the answer may be lost with that.
+        """
+        if call.body is None or len(call.body) <= LARGE_BODY:
+            return None
+        asking = {"content-length": str(len(call.body)), "expect": "100-continue"}
+        try:
+            async with self._quick.stream(
+                call.method,
+                call.path,
+                content=_held_back(),
+                params=list(call.query) or None,
+                headers={**call.headers, **asking},
+                timeout=httpx2.Timeout(ASKING_SECONDS, connect=CONNECT_SECONDS),
+            ) as response:
+                answer = Answer(response.status_code, response.headers, await _whole(response))
+        except httpx2.TransportError:
+            return None
+        if answer.status < 400 or answer.status == NOT_ASKED_SO or errors.is_passing(answer.status):
+            return None
+        return refusal(answer, call.about)
+
+
+class _Patience:
+    """How long a call is tried, with ever longer pauses that differ from caller to caller."""
+
+    def __init__(self, seconds: float) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._pause = FIRST_PAUSE_SECONDS
+        self.until = self._clock() + seconds
+        self.is_sending = False  # the try under way has a connection, and something of it may have reached the server
+        self.is_unsure = False  # a try may have been carried out although its answer was not heard
+        self.hint = 0.0
+
+    async def note(self, step: str, _facts: object) -> None:
+        """What the connection is about to do, as it tells."""
+        self.is_sending |= step.endswith("send_request_headers.started")
+
+    async def wait(self, why: str) -> None:
+        """Before the next try; if there is none, raise what is known of those before."""
+        pause = max(self._pause * random.uniform(0.5, 1.0), self.hint * random.uniform(1.0, 1.2))
+        if self._clock() + pause >= self.until:
+            raise Indeterminate(f"{why}; it may have succeeded: repeat it") if self.is_unsure else Unavailable(why)
+        await asyncio.sleep(pause)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        self.hint = 0.0
+
+
+def refusal(answer: Answer, about: Mapping[str, object]) -> Error:
+    """Why something was not done."""
+    if 300 <= answer.status < 400:
+        return Error(
+            f"the server redirects (status {answer.status}): use the URL it redirects to, redirects are not followed"
+        )
+    return errors.rebuilt(errors.problem(answer.body), answer.status, about)
+
+
+async def _held_back() -> AsyncIterator[bytes]:
+    """A body of which nothing is sent: the connection goes on to the answer, as it does when a server hangs up."""
+    raise httpcore2.WriteError
+    yield b""
+
+
+async def _whole(response: httpx2.Response) -> bytes:
+    """The body, as long as it is of a size that a server of ours would send."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.aiter_raw():
+        size += len(piece)
+        if size > LARGEST_ANSWER:
+            raise TooLarge("the response of the server", size, LARGEST_ANSWER)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _connections(base: str, headers: Mapping[str, str], most: int) -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=IDLE_SECONDS)
+    return httpx2.AsyncClient(base_url=base, headers=headers, limits=limits, verify=_trusted(), follow_redirects=False)
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Reading all certificates takes a while, so it is done once."""
+    return httpx2.create_ssl_context()
+
+
+def checked_url(url: str) -> str:
+    """Where a server is, without anything that has no place there."""
+    unfit = Invalid(
+        "the URL of a server is http://HOST:PORT or https://HOST, with or without a path: "
+        f"{url.split('@')[-1].split('?')[0]!r} is not one",
+        pointer="/server",
+    )
+    try:
+        parts = urlsplit(url)
+        has_place = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise unfit from None
+    if not has_place or not url.startswith(SCHEMES) or parts.query or parts.fragment:
+        raise unfit
+    if "@" in parts.netloc:
+        raise Invalid("the URL of a server must not contain a user or password: use a token", pointer="/server")
+    return url.rstrip("/")
+
+
+def checked_token(token: str) -> str:
+    """A token that can stand in a header, and nothing that could stand for more than one."""
+    if not _TOKEN.fullmatch(token):
+        raise Invalid(
+            "token has characters other than visible ASCII: remove them, such as a line break at its end",
+            pointer="/token",
+        )
+    return token
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,35 @@
+"""Puts the demo on stage, once per database: the keys of its jobs make a second time the same jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from interlock.demo import tasks
+
+
+async def play(database: str, tenant: str) -> None:
+    """Enqueue the jobs of the demo; when this returns, the first worker of the report is dead."""
+    report = await tasks.report.options(key="demo-report").enqueue(topic="tides")
+    if not report.replayed:
+        await lose_a_worker(database, tenant)
+    await tasks.plan.options(key="demo-plan").enqueue(topic="tides")
+    await tasks.publish.options(key="demo-publish").enqueue(title="What moves the sea")
+    await tasks.summarize.options(key="demo-summarize").enqueue(topic="tides")
+    await tasks.import_feed.options(key="demo-import").enqueue(url="https://feed.example/tides")
+
+
+async def lose_a_worker(database: str, tenant: str) -> None:
+    """Let a process of its own begin with the report and be killed, as by a power cut."""
+    doomed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "interlock.demo.crashing_worker", database, tenant),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # so that Ctrl-C is for us alone
+    )
+    try:
+        await doomed.wait()
+    finally:
+        if doomed.returncode is None:
+            doomed.kill()
+            await doomed.wait()

@@ -1,0 +1,22 @@
+"""Why a job does not run, asked by whoever looks at it."""
+
+from __future__ import annotations
+
+from interlock import wire
+from interlock.domain.explain import Why, explain
+from interlock.errors import NotFound
+from interlock.storage.contract import Store
+
+
+class Whys:
+    """The clauses that keep jobs from running."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def of(self, tenant: str, job_id: str) -> Why:
+        """The clause that decides, from one snapshot of the job and what is around it."""
+        found = await self._store.circumstances(tenant, wire.job_id(job_id))
+        if found is None:
+            raise NotFound(job_id)
+        return explain(found)

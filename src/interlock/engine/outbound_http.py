@@ -1,0 +1,215 @@
+"""The way out: every request to a place that a caller named goes through one resolver, one judge and one deadline.
+
+The address that was judged is the one that is connected to; the name is kept for the Host header and for TLS. There are
+no proxies, no redirects, no cookies, and no connection is used twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import httpx2
+
+from interlock.domain.webhook import Reply
+from interlock.domain.webhook_url import Allowance, Destination, admitted
+from interlock.engine.dns import Lookups
+from interlock.errors import Invalid, Unavailable
+
+DEADLINE_SECONDS: Final = 10.0
+ANSWER_BYTES: Final = 4 * 1024
+DOCUMENT_BYTES: Final = 256 * 1024
+OURS: Final = ""  # the owner of names that the settings say; no tenant has this name
+MOST_ADDRESSES: Final = 3
+USER_AGENT: Final = "interlock-webhooks"
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+Stage = Callable[[str], None]
+
+_STAGES: Final = {"connection.connect_tcp.complete": "connected", "http11.send_request_body.complete": "sent"}
+
+
+class Unreachable(Exception):
+    """No answer came; why, in a word that says nothing of what is behind the address."""
+
+
+class Answer(NamedTuple):
+    """What came back, cut off at the limit and not decoded."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    body: bytes
+    whole: bool
+
+
+class Outside:
+    """What the engine may reach of the world, for as long as it takes and no longer."""
+
+    def __init__(
+        self,
+        allowance: Allowance | None = None,
+        *,
+        resolve: Resolve | None = None,
+        tls: ssl.SSLContext | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self._allowance = allowance or Allowance()
+        self._resolve = resolve
+        self._deadline = deadline_seconds
+        self._tls = tls
+        self._transport: httpx2.AsyncHTTPTransport | None = None
+        self._making = asyncio.Lock()
+        self._lookups = Lookups()
+
+    async def admit(self, url: str, field: str = "url", *, owner: str = OURS) -> None:
+        """Refuse a URL that leads where nothing may be sent; a name that nobody knows yet is fine."""
+        destination = admitted(url, self._allowance, field)
+        try:
+            async with asyncio.timeout(self._deadline):
+                await self._addresses(destination, owner)
+        except (TimeoutError, Unreachable) as error:
+            if str(error) == "destination_refused":
+                raise Invalid(f"{field} names a host that is not public", pointer=f"/{field}") from None
+
+    async def post(
+        self, url: str, headers: Mapping[str, str], content: bytes, at: Stage | None = None, *, owner: str = OURS
+    ) -> Reply:
+        """Send and tell how it was taken; whatever goes wrong is part of the reply."""
+        try:
+            answer = await self._request("POST", url, headers, content, ANSWER_BYTES, at, owner)
+        except Unreachable as error:
+            return Reply(error=str(error))
+        return Reply(answer.status_code, retry_after_seconds=_seconds(answer.headers.get("retry-after", "")))
+
+    async def fetch(self, url: str, *, limit: int = DOCUMENT_BYTES) -> bytes:
+        """A small document, whole; anything but 200 is no document."""
+        try:
+            answer = await self._request("GET", url, {"accept": "application/json"}, None, limit)
+        except Unreachable as error:
+            raise Unavailable(f"{url} cannot be fetched: {error}") from None
+        if answer.status_code != 200 or not answer.whole:
+            why = f"it answered {answer.status_code}" if answer.whole else f"it has more than {limit} bytes"
+            raise Unavailable(f"{url} cannot be fetched: {why}")
+        return answer.body
+
+    async def close(self) -> None:
+        self._lookups.close()
+        if self._transport is not None:
+            await self._transport.aclose()
+            self._transport = None
+
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        limit: int,
+        at: Stage | None = None,
+        owner: str = OURS,
+    ) -> Answer:
+        try:
+            destination = admitted(url, self._allowance)
+        except Invalid:
+            raise Unreachable("destination_refused") from None
+        await self._wire()
+        try:
+            # One deadline for everything: a receiver that sends a byte now and then meets every shorter one.
+            async with asyncio.timeout(self._deadline):
+                addresses = await self._addresses(destination, owner)
+                for i, address in enumerate(addresses, 1):
+                    try:
+                        return await self._ask(method, destination, address, headers, content, limit, at)
+                    except httpx2.ConnectError:
+                        if i == len(addresses):
+                            raise
+        except (TimeoutError, httpx2.TimeoutException):
+            raise Unreachable("timeout") from None
+        except httpx2.ConnectError:
+            raise Unreachable("cannot_connect") from None
+        except httpx2.TransportError:
+            raise Unreachable("broken_answer") from None
+        raise Unreachable("cannot_resolve")
+
+    async def _addresses(self, destination: Destination, owner: str) -> Sequence[str]:
+        """Where a name leads; one address that is not public spoils all, whichever would be used."""
+        if destination.address is not None:
+            addresses: Sequence[str] = [destination.host]
+        else:
+            try:
+                addresses = await self._looked_up(destination.host, destination.port, owner)
+            except (OSError, UnicodeError):
+                raise Unreachable("cannot_resolve") from None
+        if not all(self._allowance.permits(destination, address) for address in addresses):
+            raise Unreachable("destination_refused")
+        return addresses[:MOST_ADDRESSES]
+
+    async def _ask(
+        self,
+        method: str,
+        destination: Destination,
+        address: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        limit: int,
+        at: Stage | None,
+    ) -> Answer:
+        extensions: dict[str, Any] = {
+            "sni_hostname": destination.host,
+            "target": destination.target.encode(),
+            "timeout": dict.fromkeys(("connect", "read", "write", "pool"), self._deadline),
+        }
+        if at is not None:
+            extensions["trace"] = _tracer(at)
+        host = f"[{address}]" if ":" in address else address
+        request = httpx2.Request(
+            method,
+            f"{destination.scheme}://{host}:{destination.port}/",
+            headers={"host": destination.authority, "user-agent": USER_AGENT, "accept-encoding": "identity", **headers},
+            content=content,
+            extensions=extensions,
+        )
+        response = await (await self._wire()).handle_async_request(request)
+        body = b""
+        try:
+            async for part in response.aiter_raw():
+                body += part
+                if len(body) > limit:
+                    break
+        finally:
+            await response.aclose()
+        return Answer(response.status_code, response.headers, body[:limit], len(body) <= limit)
+
+    async def _wire(self) -> httpx2.AsyncHTTPTransport:
+        """A bare transport: unlike a client it keeps no cookies, follows nothing and reads no environment."""
+        async with self._making:
+            if self._transport is None:
+                # Reading the certificates of the system takes a while, and must not hold up the loop.
+                tls = self._tls if self._tls is not None else await asyncio.to_thread(ssl.create_default_context)
+                self._transport = httpx2.AsyncHTTPTransport(
+                    verify=tls,
+                    trust_env=False,
+                    http2=False,
+                    limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+                )
+            return self._transport
+
+    async def _looked_up(self, host: str, port: int, owner: str) -> Sequence[str]:
+        if self._resolve is not None:
+            return await self._resolve(host, port)
+        return await self._lookups.addresses(host, port, owner=owner)
+
+
+def _tracer(at: Stage) -> Callable[[str, Any], Awaitable[None]]:
+    async def trace(event: str, _info: Any) -> None:
+        if event in _STAGES:
+            at(_STAGES[event])
+
+    return trace
+
+
+def _seconds(text: str) -> float | None:
+    """A Retry-After in seconds; dates are not worth a parser."""
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else None

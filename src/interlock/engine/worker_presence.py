@@ -1,0 +1,119 @@
+"""Who is there to work: noticed whenever a worker asks, written down beside the claims, and shown to people.
+
+Liveness never depends on this. A note that is lost costs nothing but an explanation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final
+
+from interlock import wire
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.worker_presence import LATELY_SECONDS, Presence, Sighting, wanted
+from interlock.engine.maintenance import in_steps
+from interlock.engine.queries import LONGEST_PAGE
+from interlock.engine.ttl_cache import Recent
+from interlock.storage.contract import Store
+
+log = logging.getLogger(__name__)
+
+NOTE_EVERY_SECONDS: Final = 10.0
+KEPT_SECONDS: Final = 86_400.0
+FORGET_EVERY_SECONDS: Final = 600.0
+FORGET_AT_ONCE: Final = 1000
+MOST_REMEMBERED: Final = 10_000
+MOST_ASKS: Final = 8
+LAST_NOTES_SECONDS: Final = 1.0
+
+
+class _Known:
+    """What this process knows of one worker: what it asked for and when, and when that was last written down."""
+
+    def __init__(self) -> None:
+        self.asks: dict[ClaimAsk, float] = {}
+        self.noted_at = -NOTE_EVERY_SECONDS
+
+    def sighting(self, worker: str, now: float) -> Sighting:
+        lately = [ask for ask, at in self.asks.items() if at > now - LATELY_SECONDS]
+        self.asks = {ask: self.asks[ask] for ask in lately[-MOST_ASKS:]}
+        return Sighting(worker, tuple(self.asks))
+
+
+class Workers:
+    """The workers that ask for jobs, as far as anybody has to know."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: Recent[tuple[str, str], _Known] = Recent(MOST_REMEMBERED)
+        self._due: dict[tuple[str, str], Sighting] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def note(self, tenant: str, ask: ClaimAsk) -> None:
+        """Record a claim in the background: immediately if it is new, else every few seconds.
+
+        A claim for no types is the last one of a worker that stops: its record is deleted.
+        """
+        now, key = self._clock(), (tenant, ask.worker)
+        known = self._known.get(key, now)
+        if ask.types is not None and not ask.types:
+            if known is None or known.asks:  # a caller that may claim nothing polls too: record it once
+                self._known.put(key, _Known(), now + LATELY_SECONDS)
+                self._record(key, Sighting(ask.worker, ()))
+            return
+        known = known or _Known()
+        self._known.put(key, known, now + LATELY_SECONDS)
+        what = wanted(ask)
+        is_new = known.asks.pop(what, None) is None and len(known.asks) < MOST_ASKS
+        known.asks[what] = now
+        if is_new or now - known.noted_at >= NOTE_EVERY_SECONDS:
+            known.noted_at = now
+            self._record(key, known.sighting(ask.worker, now))
+
+    def _record(self, key: tuple[str, str], sighting: Sighting) -> None:
+        self._due[key] = sighting
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def seen(
+        self, tenant: str, *, after: str = "", limit: int = 50, within_seconds: float | None = None
+    ) -> list[Presence]:
+        """List workers by name: what they accept, when they last polled, and what they run.
+
+        `within_seconds` leaves out workers that neither polled within that time nor hold a lease.
+        """
+        wire.whole(limit, "limit", 1, LONGEST_PAGE)
+        return await self._store.workers(tenant, after=after, limit=limit, within_seconds=within_seconds)
+
+    async def forget(self) -> int:
+        """Forget who has not been here for a day and holds nothing."""
+        return await in_steps(lambda: self._store.forget_workers(KEPT_SECONDS, FORGET_AT_ONCE))
+
+    async def stop(self) -> None:
+        """Give the notes that are under way a moment to reach the store."""
+        if (writing := self._writing) is not None:
+            await asyncio.wait([writing], timeout=LAST_NOTES_SECONDS)
+            writing.cancel()
+
+    async def _write(self) -> None:
+        try:
+            while self._due:
+                due, self._due = self._due, {}
+                by_tenant: dict[str, list[Sighting]] = defaultdict(list)
+                for (tenant, _), sighting in due.items():
+                    by_tenant[tenant].append(sighting)
+                for tenant, sightings in by_tenant.items():
+                    await self._keep(tenant, sightings)
+        finally:
+            self._writing = None
+
+    async def _keep(self, tenant: str, sightings: list[Sighting]) -> None:
+        try:
+            await self._store.note_workers(tenant, sightings)
+        except Exception as error:  # whoever claims meets the same fault, and says so
+            log.debug("%d workers of %s were not noted: %s", len(sightings), tenant, error)

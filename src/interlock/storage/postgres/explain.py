@@ -1,0 +1,79 @@
+"""Who was seen asking for work, and why a job does not run, on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from interlock.domain.explain import Circumstances
+from interlock.domain.lifecycle import Status
+from interlock.domain.retry import SECOND
+from interlock.domain.worker_presence import LATELY_SECONDS, Crew, Presence, Sighting, asks_from_text, asks_to_text
+from interlock.storage.postgres.connection import call
+
+if TYPE_CHECKING:
+    import asyncpg
+
+MOST_NAMED: Final = 10
+_STATUS: Final = Circumstances._fields.index("status")
+_CREWS: Final = Circumstances._fields.index("crews")
+_LISTS: Final = tuple(map(Circumstances._fields.index, ("requires", "awaiting", "busy_with")))
+
+
+class WhyVerbs(ABC):
+    """The part of a PostgreSQL store that knows who was here, and what is around a job."""
+
+    @abstractmethod
+    async def _fetch(self, statement: str, *values: Any) -> list[asyncpg.Record]: ...
+
+    @abstractmethod
+    async def now(self) -> int: ...
+
+    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
+        asks = {s.worker: asks_to_text(s.asks) for s in sightings if s.asks}
+        await self._fetch("select interlock.note_workers($1, $2, $3)", tenant, list(asks), list(asks.values()))
+        if stopped := [s.worker for s in sightings if not s.asks]:
+            await self._fetch("select interlock.stop_workers($1, $2)", tenant, stopped)
+
+    async def workers(
+        self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
+    ) -> list[Presence]:
+        rows = await self._fetch(call("workers", 5), tenant, after, limit, MOST_NAMED, within_seconds)
+        return [_presence(*row) for row in rows]
+
+    async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
+        before = await self.now() - round(older_than_seconds * SECOND)
+        by_tenant: dict[str, list[str]] = defaultdict(list)
+        for tenant, name in await self._fetch(call("old_workers", 2), before, limit):
+            by_tenant[tenant].append(name)
+        gone = 0
+        for tenant, names in by_tenant.items():
+            ((some,),) = await self._fetch("select interlock.forget_workers($1, $2, $3)", tenant, names, before)
+            gone += some
+        return gone
+
+    async def circumstances(self, tenant: str, job_id: str) -> Circumstances | None:
+        rows = await self._fetch(call("circumstances", 4), tenant, job_id, LATELY_SECONDS, MOST_NAMED)
+        return _circumstances(rows[0]) if rows else None
+
+
+def _presence(
+    name: str, asks: str, first: int | None, last: int | None, running: int, job_ids: Sequence[str]
+) -> Presence:
+    return Presence(name, asks_from_text(asks), first, last, running, tuple(job_ids))
+
+
+def _circumstances(row: asyncpg.Record) -> Circumstances:
+    values = list(row)
+    values[_STATUS] = Status(values[_STATUS])
+    for i in _LISTS:
+        values[i] = tuple(values[i])
+    values[_CREWS] = tuple(_crew(*crew) for crew in json.loads(values[_CREWS]))
+    return Circumstances._make(values)
+
+
+def _crew(asks: str, names: Sequence[str], count: int, seen: int) -> Crew:
+    return Crew(asks_from_text(asks), tuple(names), count, seen)

@@ -1,0 +1,151 @@
+"""Bringing a PostgreSQL schema up to date, one process at a time, and checking that it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Final, TypeVar
+
+import asyncpg
+
+from interlock.errors import SchemaMismatch, Unavailable
+from interlock.storage.migrate import Migration, migrations, pending
+from interlock.storage.postgres.connection import Conn
+from interlock.storage.postgres.hosts import Nodes
+
+T = TypeVar("T")
+
+PACKAGE: Final = "interlock.storage.postgres"
+LOCK: Final = 7_166_011_201  # any number, the same in every version
+GIVE_WAY_SECONDS: Final = 2
+KEEP_TRYING_SECONDS: Final = 120.0
+VERBS: Final = (
+    "digests", "stretches", "lines", "registry", "enqueue", "claim", "change", "gates", "edits", "beats",
+    "read", "tokens", "progress", "artifacts", "operations", "webhooks", "why", "audit", "shards", "partitions",
+    "statistics", "doctor", "log",
+)  # fmt: skip
+
+_LADDER: Final = """
+create schema if not exists interlock;
+create table if not exists interlock.schema_migration (
+  number integer primary key, name text collate "C" not null, checksum text collate "C" not null,
+  applied_at timestamptz not null default now());
+comment on table interlock.schema_migration is 'The migrations that made this schema; 0 stands for the verbs.';
+comment on column interlock.schema_migration.number is 'Its place in the ladder.';
+comment on column interlock.schema_migration.name is 'The name of its file.';
+comment on column interlock.schema_migration.checksum is 'SHA-256 of its text; an altered file is refused.';
+comment on column interlock.schema_migration.applied_at is 'When it was applied.';
+"""
+
+# What a server may have set for everybody would cut work short that has to read a whole table.
+_NO_HURRY: Final = """
+select set_config(name, '0', false) from pg_settings where name in
+  ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')
+"""
+
+_RIGHTS: Final = """
+grant select on interlock.schema_migration to interlock_app;
+revoke execute on all functions in schema interlock from public;
+grant execute on all functions in schema interlock to interlock_app, interlock_sweep;
+"""
+
+
+def verbs() -> Migration:
+    """All functions that do the work; replaced whenever they differ."""
+    return Migration(0, "verbs", "".join((files(PACKAGE) / "verbs" / f"{name}.sql").read_text() for name in VERBS))
+
+
+async def migrate(dsn: str) -> list[str]:
+    """Apply what is missing in one transaction; a second migrator waits and finds nothing to do.
+
+    Whoever waits for the lock of a table makes everybody else wait behind it. So it gives way soon, and tries again.
+    """
+    try:
+        connection = await Nodes(dsn).connect()
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
+    try:
+        return await until_free(
+            lambda: _climb(connection),
+            "others have held the tables for too long; nothing was changed, migrate when it is quieter",
+        )
+    except asyncpg.InsufficientPrivilegeError as error:
+        if (text := str(error)).startswith("interlock: "):  # it says what to do
+            raise SchemaMismatch(text.removeprefix("interlock: ")) from error
+        raise SchemaMismatch(
+            f"this role may not migrate the database ({error}); connect as the owner of the schema"
+        ) from error
+    finally:
+        await connection.close()
+
+
+async def take_all_time(connection: Conn) -> None:
+    """Let a connection work for as long as it takes, whatever limits the server sets."""
+    await connection.execute(_NO_HURRY)
+
+
+async def until_free(step: Callable[[], Awaitable[T]], trouble: str) -> T:
+    """What a step answers that gives way to whoever holds a table: it is tried again, for a while.
+
+    A step that takes several tables may also be the one to go where it and somebody else wait for each other.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + KEEP_TRYING_SECONDS
+    while True:
+        try:
+            return await step()
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+            if clock() > deadline:
+                raise Unavailable(trouble) from error
+            await asyncio.sleep(GIVE_WAY_SECONDS)
+
+
+async def _climb(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
+    if (encoding := await connection.fetchval("show server_encoding")) != "UTF8":
+        raise SchemaMismatch(f"this database keeps texts as {encoding}; create one with encoding 'UTF8'")
+    async with connection.transaction():
+        await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
+        await connection.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS}s'")
+        await connection.execute(_LADDER)
+        rows = await connection.fetch("select number, checksum from interlock.schema_migration")
+        applied: dict[int, str] = {row[0]: row[1] for row in rows}
+        have = applied.pop(0, None)
+        todo = pending(migrations(PACKAGE), applied)
+        if have != verbs().checksum:
+            todo.append(verbs())
+        for m in todo:
+            await connection.execute(m.text)
+            await connection.execute(
+                "insert into interlock.schema_migration (number, name, checksum) values ($1, $2, $3) "
+                "on conflict (number) do update set checksum = excluded.checksum, applied_at = now()",
+                m.number, m.name, m.checksum,
+            )  # fmt: skip
+        await connection.execute(_RIGHTS)
+    return [m.name for m in todo]
+
+
+async def renew_verbs(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Make all functions again, within the caller's transaction, where what they work on was replaced."""
+    await connection.execute(verbs().text)
+    await connection.execute(_RIGHTS)
+
+
+async def check(connection: Conn) -> None:
+    """Refuse a schema that this program does not fit."""
+    advice = "run interlock migrate with the owner's database URL"
+    try:
+        rows = await connection.fetch("select number, checksum from interlock.schema_migration")
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        raise SchemaMismatch(f"the database has no schema for Interlock yet; {advice}") from None
+    except asyncpg.InsufficientPrivilegeError:
+        role = await connection.fetchval("select quote_ident(current_user)")
+        raise SchemaMismatch(
+            f"database role {role} may not use the schema interlock: as its owner, run GRANT interlock_app TO {role}"
+        ) from None
+    applied: dict[int, str] = {row[0]: row[1] for row in rows}
+    have = applied.pop(0, None)
+    if missing := pending(migrations(PACKAGE), applied):
+        raise SchemaMismatch(f"the database lacks migration {missing[0].name}; {advice}")
+    if have != verbs().checksum:
+        raise SchemaMismatch(f"the functions in the database are of another version; {advice}")

@@ -1,0 +1,239 @@
+"""Every change of a job on PostgreSQL: read under row locks, decided in the domain, written with its history."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import repeat
+from random import random
+from typing import Final, cast
+
+from interlock.domain.approval import OpenGate
+from interlock.domain.deadlock import Question, Rows, starved_child
+from interlock.domain.decide import (
+    CancelAck,
+    Complete,
+    Ending,
+    Fail,
+    Order,
+    Release,
+    answer_repeat,
+    decide,
+    holds,
+    receipt_of,
+)  # fmt: skip
+from interlock.domain.edit import Edit
+from interlock.domain.job import Receipt, Refused
+from interlock.domain.lifecycle import TERMINAL, Status
+from interlock.domain.transition import Change, Standing, Unchanged
+from interlock.errors import Error, Invalid, NotFound, WouldDeadlock
+from interlock.storage import broken
+from interlock.storage.batch_split import are_distinct, id_of, turns
+from interlock.storage.postgres import approvals, edit, heartbeats, history
+from interlock.storage.postgres.column_arrays import array_literal, is_empty, maker, shared
+from interlock.storage.postgres.connection import Conn, call, of_a_row
+
+# An array that goes as one text is encoded at once; as an array the driver would look at every element.
+_COMPLETE: Final = (
+    "select * from interlock.complete($1, $2::text::uuid[], $3::text::bigint[], $4::text::text[], $5::text::text[], "
+    "$6::text::text[], $7::text::text[], $8::text::boolean[])"
+)
+_ENDINGS: Final = (Complete, Fail, Release, CancelAck, OpenGate)
+_new_receipt: Final = maker(Receipt)
+Answer = Receipt | Refused
+
+
+async def carry_out(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
+    """Decide and write each order; two orders for one job follow each other.
+
+    All in one transaction: should it have to be run again, nothing of it was done before. Where a row that breaks a
+    rule makes it fail, each order has one of its own.
+    """
+    try:
+        return await carry_out_whole(connection, tenant, orders)
+    except Exception as error:
+        if not of_a_row(error):
+            raise
+        if len(orders) == 1:
+            return [broken.refused(orders[0].id, error)]
+    return [answer for order in orders for answer in await carry_out(connection, tenant, [order])]
+
+
+async def carry_out_whole(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
+    """The same, or nothing at all."""
+    kinds = {*map(type, orders)}
+    if kinds == {Complete} and are_distinct(orders):
+        return await _complete(connection, tenant, cast(Sequence[Complete], orders))
+    answers: dict[int, Answer] = {}
+    async with connection.transaction():
+        if len(orders) > 1 and (len(kinds) > 1 or Edit in kinds or not are_distinct(orders)):
+            await connection.execute("select interlock.hold($1, $2)", tenant, sorted({*map(id_of, orders)}))
+        for turn in turns(orders):
+            plain = {i: order for i in turn if isinstance(order := orders[i], Complete)}
+            others = {i: orders[i] for i in turn if i not in plain}
+            if plain:
+                answers |= zip(plain, await _complete(connection, tenant, list(plain.values())), strict=True)
+            if others:
+                answers |= zip(others, await _one_each(connection, tenant, list(others.values())), strict=True)
+    return [answers[i] for i in range(len(orders))]
+
+
+async def _complete(connection: Conn, tenant: str, orders: Sequence[Complete]) -> list[Answer]:
+    """The hot finish: one call; only what did not come back costs more."""
+    by_id = sorted(orders, key=id_of)
+    ids, fences, workers, results, summaries, usages, sanitizeds, _ = zip(*by_id, strict=True)
+    row = await connection.fetchrow(
+        _COMPLETE, tenant, _array(ids), _array(shared(fences)), array_literal(shared(workers)), _texts(results),
+        _texts(summaries), _texts(usages), _array(shared(sanitizeds)),
+    )  # fmt: skip
+    assert row is not None
+    *columns, at = row
+    positions, fences, attempts, versions = (column or () for column in columns)
+    named = [ids[position - 1] for position in positions]
+    receipts = zip(named, fences, repeat(Status.SUCCEEDED), attempts, versions, repeat(None), repeat(at), strict=False)
+    done: dict[str, Answer] = dict(zip(named, map(_new_receipt, receipts), strict=True))
+    if len(done) < len(orders):
+        done |= await _explain(connection, tenant, [o for o in orders if o.id not in done])
+    return list(map(done.__getitem__, map(id_of, orders)))
+
+
+def _array(values: Sequence[object]) -> str:
+    """Values whose text needs no quotes."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _texts(values: Sequence[str | None]) -> str | None:
+    return None if is_empty(values) else array_literal(values)
+
+
+async def _explain(connection: Conn, tenant: str, orders: Sequence[Ending]) -> dict[str, Answer]:
+    """Why finishes were not carried out, or what they were answered the first time."""
+    if not orders:
+        return {}
+    ids = [o.id for o in orders]
+    known = {row[0] for row in await connection.fetch("select id from interlock.held_checkpoints($1, $2)", tenant, ids)}
+    ends = await history.grant_ends(connection, tenant, [(o.id, o.fence) for o in orders])
+    answers: dict[str, Answer] = {}
+    for o in orders:
+        answer = (
+            answer_repeat(ends.get((o.id, o.fence)), o.verb, o.id, o.fence, o.worker)
+            if o.id in known
+            else NotFound(o.id)
+        )
+        answers[o.id] = Refused(answer) if isinstance(answer, Error) else answer
+    return answers
+
+
+async def _one_each(connection: Conn, tenant: str, orders: Sequence[Order]) -> list[Answer]:
+    jobs, now = await standings(connection, tenant, [o.id for o in orders])
+    outcomes: dict[str, Answer] = {}
+    changes: list[Change] = []
+    late: list[Ending] = []
+    same: list[str] = []
+    gates: list[OpenGate] = []
+    waits: dict[str, Sequence[str]] = {}
+    for order in orders:
+        job = jobs.get(order.id)
+        if job is None:
+            outcomes[order.id] = Refused(NotFound(order.id))
+            continue
+        if isinstance(order, _ENDINGS) and not holds(job, order.fence, order.worker):
+            late.append(order)
+            continue
+        outcome = await _outcome(connection, tenant, order, job, now, waits)
+        if isinstance(outcome, Change):
+            changes.append(outcome)
+            outcomes[order.id] = _receipt(outcome, job, now)
+            if isinstance(order, OpenGate) and outcome.gate_id is not None:
+                gates.append(order)
+        elif isinstance(outcome, Unchanged):
+            same.append(order.id)
+        else:
+            outcomes[order.id] = Refused(outcome)
+    for id in same:
+        outcomes[id] = receipt_of((await history.of_job(connection, tenant, id))[-1])
+    await approvals.open_gates(connection, tenant, gates)
+    await write(connection, tenant, changes)
+    outcomes |= await _explain(connection, tenant, late)
+    return [outcomes[o.id] for o in orders]
+
+
+async def _outcome(
+    connection: Conn, tenant: str, order: Order, job: Standing, now: int, waits: dict[str, Sequence[str]]
+) -> Change | Unchanged | Error:
+    """The decision, after what came with the order was saved and what it looks at was read."""
+    if isinstance(order, OpenGate) and order.checkpoint is not None and job.cancel_requested_at is None:
+        (saved,) = await heartbeats.checkpoint(connection, tenant, [order.checkpoint])
+        if isinstance(saved, Refused):
+            return saved.error
+    if isinstance(order, Edit):
+        job = await edit.with_what_can_be_edited(connection, tenant, job)
+    outcome = decide(order, job, now=now, chance=random())
+    if isinstance(outcome, Change) and outcome.children:
+        return await _await_children(connection, tenant, outcome, waits)
+    return outcome
+
+
+async def standings(connection: Conn, tenant: str, ids: Sequence[str]) -> tuple[dict[str, Standing], int]:
+    """Jobs as they are, locked until the transaction ends, and its time."""
+    rows = await connection.fetch(call("standings", 2), tenant, ids)
+    jobs = {
+        row[0]: Standing(row[0], Status(row[1]), *row[2:18])._replace(gate_id=row[18], gate_expires_at=row[19])
+        for row in rows
+    }
+    return jobs, int(await connection.fetchval("select interlock.clock()"))
+
+
+def _receipt(change: Change, job: Standing, now: int) -> Receipt:
+    finished_at = now if change.status in TERMINAL else None
+    return Receipt(change.id, job.fence, change.status, change.attempt, change.version + 1, change.run_at, finished_at)
+
+
+async def _await_children(
+    connection: Conn, tenant: str, change: Change, waits: dict[str, Sequence[str]]
+) -> Change | Error:
+    """Make the job wait for those children that have not ended yet, or reject a stranger and a wait without an end."""
+    rows = await connection.fetch(
+        "select id, ended, parent_id, hangs from interlock.children($1, $2)", tenant, list(change.children)
+    )
+    children = {row[0]: (row[1], row[2]) for row in rows}
+    for child in change.children:
+        if child not in children or children[child][1] != change.id:
+            return Invalid(f"job {child} is not a child of job {change.id}", pointer="/children")
+    still = sorted({child for child in change.children if not children[child][0]})
+    if any(row[3] for row in rows):
+        # Those that begin to wait for slots of one agent do so one after another: the second sees the first.
+        await connection.execute("select interlock.hold($1, $2)", tenant, [change.id])
+        starved = await _starved_child(connection, tenant, starved_child(change.id, still, waits))
+        if starved is not None:
+            return WouldDeadlock(change.id, starved)
+    waits[change.id] = still
+    await connection.execute("select interlock.await_children($1, $2, $3)", tenant, change.id, still)
+    return change
+
+
+async def _starved_child(connection: Conn, tenant: str, search: Generator[Question, Rows, str | None]) -> str | None:
+    try:
+        question = next(search)
+        while True:
+            rows = await connection.fetch(call(f"look_at_{question.look}", 2), tenant, question.about)
+            question = search.send(map(tuple, rows))
+    except StopIteration as end:
+        child: str | None = end.value
+        return child
+
+
+async def write(connection: Conn, tenant: str, changes: Sequence[Change]) -> None:
+    """Write decided changes; the database adds their history."""
+    for change in changes:
+        if change.edited is not None:
+            await edit.write(connection, tenant, change)
+    moves = sorted((change for change in changes if change.edited is None), key=lambda change: change.id)
+    if not moves:
+        return
+    columns = zip(*(
+        (c.id, c.version, str(c.status), str(c.verb), c.actor, c.attempt, c.releases, c.reason, c.metadata, c.run_at,
+         c.error, c.cancel_requested_at, c.cancel_reason, c.sanitized, c.gate_id, c.result)
+        for c in moves
+    ), strict=True)  # fmt: skip
+    written = await connection.fetchval(call("change", 17), tenant, *columns)
+    assert written == len(moves)

@@ -1,0 +1,107 @@
+"""Jobs go over ahead of their tenant, while its work goes on; those that are changed meanwhile go over again.
+
+From the moment a tenant is leaving, its database notes every job of which something is written. A pass takes the notes
+and the jobs as they are at one moment, so that afterwards the copy is what the source was then. How long the last pass
+takes, while nobody may change anything, goes by how much has changed since the one before, not by how much there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from interlock.storage.shards.admin_connection import Owner
+from interlock.storage.shards.tenant_copy import Copier, Size
+
+MOST_PASSES: Final = 10
+_WINDOW: Final = "from interlock.job where tenant = $1 and seq > $2"
+
+
+class Ahead:
+    """What has gone over ahead of one tenant, and what of it must go over again."""
+
+    def __init__(
+        self, old: Owner, new: Owner, copier: Copier, tenant: str, *, step: int, at: Callable[[str], None]
+    ) -> None:
+        self._old = old
+        self._new = new
+        self._copier = copier
+        self._tenant = tenant
+        self._step = step
+        self._at = at
+        self._size = Size(0, 0)
+        self._gated: set[str] = set()
+
+    async def copy(self) -> None:
+        """All jobs, in steps, then those that are new or have changed meanwhile, until these are few."""
+        await self._copier.copy_routes()
+        newest = await self._old.fetchval("select max(seq) from interlock.job where tenant = $1", self._tenant) or 0
+        last = 0
+        while last < newest:  # whoever comes later is noted, and must not keep this from ending
+            last = await self._copy_window(last)
+            self._at("step")
+        async with self._old.transaction(isolation="repeatable_read"):
+            before = await self._copy_again()
+            self._size = await self._copier.check_ahead()
+        self._at("counted ahead")
+        for _ in range(MOST_PASSES):
+            async with self._old.transaction(isolation="repeatable_read"):
+                again = await self._copy_again()
+            self._at("caught up")
+            if again <= self._step or again > before / 2:
+                return
+            before = again
+
+    async def finish(self) -> Size:
+        """What is left, with nobody changing anything, in open transactions; what has come over in all."""
+        await self._copy_again()
+        await self._copier.copy_gates(sorted(self._gated))
+        await self._copier.copy_rest()
+        await self._copier.check_rest()
+        return self._size
+
+    async def _copy_window(self, after: int) -> int:
+        """The next jobs in the order of arrival; the place of the last of them."""
+        async with self._old.transaction(isolation="repeatable_read"), self._new.transaction():
+            window = (self._tenant, after)
+            rows = await self._old.fetch(
+                f"select id, seq, version, status >= 'succeeded' as ended {_WINDOW} order by seq limit {self._step}",
+                *window,
+            )  # fmt: skip
+            last = int(rows[-1]["seq"])
+            there = {
+                row["id"]: row["version"]
+                for row in await self._new.fetch(f"select id, version {_WINDOW} and seq <= $3", *window, last)
+            }
+            ended = {row["id"]: row["version"] for row in rows if row["ended"]}
+            living = [row["id"] for row in rows if not row["ended"]]
+            # As an earlier attempt has brought a job that has ended, it may stay, unless rows of it are missing. What
+            # little may change of such a job is noted.
+            kept = [id for id, version in ended.items() if there.get(id) == version]
+            if not await self._copier.is_whole(kept):
+                kept = []
+            await self._copier.copy_jobs(sorted(ended.keys() - kept), living)
+            await self._copier.check_jobs(list(ended), living)
+            self._gated |= await self._copier.gated(living)
+        return last
+
+    async def _copy_again(self) -> int:
+        """Jobs that were written since the last time, as they are now, in place of what is there of them; how many."""
+        again = list(dict.fromkeys([*await self._copier.stragglers(), *await self._copier.displaced()]))
+        for ids in batched(again, self._step):
+            async with self._new.transaction():
+                before = await self._copier.arrived(ids)
+                ended = await self._copier.ended(ids)
+                living = sorted(set(ids).difference(ended))
+                await self._copier.copy_jobs(ended, living)
+                await self._copier.check_jobs(ended, living)
+                after = await self._copier.arrived(ids)
+            self._size = Size(self._size.jobs + after.jobs - before.jobs, self._size.rows + after.rows - before.rows)
+            self._gated |= await self._copier.gated(living)
+        return len(again)
+
+
+def batched(ids: Sequence[str], size: int) -> Iterator[list[str]]:
+    """Some at a time."""
+    for start in range(0, len(ids), size):
+        yield list(ids[start : start + size])

@@ -1,0 +1,131 @@
+"""A store over several databases: it knows where each tenant lives, and asks there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from interlock.domain.shards import ShardSupplier
+from interlock.errors import Error, Unavailable
+from interlock.storage import rehearsal
+from interlock.storage.contract import Fitness, Outbox
+from interlock.storage.contract.doctor import Fault
+from interlock.storage.expired import Swept
+from interlock.storage.postgres.store import PostgresStore
+from interlock.storage.shards.job_data import ArtifactRoutes, GateRoutes, ProgressRoutes, TokenRoutes
+from interlock.storage.shards.jobs import JobRoutes
+from interlock.storage.shards.operations import AuditRoutes, OperationRoutes, UpkeepRoutes
+from interlock.storage.shards.outbox import ShardedOutbox
+from interlock.storage.shards.registry import RegistryRoutes
+from interlock.storage.shards.shard import Shard
+from interlock.storage.wakeup import Signal
+
+T = TypeVar("T")
+
+MOST_FAULTS: Final = 1_000_000
+
+
+class Router(
+    JobRoutes,
+    RegistryRoutes,
+    GateRoutes,
+    ProgressRoutes,
+    ArtifactRoutes,
+    TokenRoutes,
+    OperationRoutes,
+    AuditRoutes,
+    UpkeepRoutes,
+):
+    """Jobs on several shards. Any number of processes may use them; none of them leads."""
+
+    def __init__(self, shards: Sequence[Shard], supplier: ShardSupplier) -> None:
+        super().__init__(shards, supplier)
+        self._turn = itertools.count()
+        self._sharded_outbox = ShardedOutbox(shards, supplier)
+        self._ready = Signal()
+        self._told = Signal()
+        for shard in shards:
+            shard.when_open(lambda store: store.hear(ready=self._ready.fire, told=self._told.fire))
+
+    @property
+    def outbox(self) -> Outbox:
+        return self._sharded_outbox
+
+    @property
+    def swept(self) -> Swept:
+        return sum((shard.store.swept for shard in self._shards.values() if shard.is_open), Swept())
+
+    async def now(self) -> int:
+        """The clock of the first shard that answers."""
+        failure: Error | None = None
+        for shard in self._shards.values():
+            try:
+                return await shard.run(lambda store: store.now())
+            except Error as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    async def unreachable(self) -> dict[str, str]:
+        """Those that are known not to answer; asking is what finds out, though not at once."""
+        _one_at_least(await self._everywhere("unreachable", lambda store: store.now()))
+        return {name: shard.trouble for name, shard in self._shards.items() if shard.trouble is not None}
+
+    def watch(self, tenant: str) -> asyncio.Event:
+        for shard in self._shards.values():
+            if shard.is_open:
+                shard.store.watch(tenant)  # from now on it listens to other processes, too
+        return self._ready.event(tenant)
+
+    def watch_events(self) -> asyncio.Event:
+        return self._told.event()
+
+    async def facts(self) -> dict[str, str]:
+        """What all shards say, and where they differ, which says what."""
+        told = await self._all_shards(lambda store: store.facts())
+        facts: dict[str, str] = {}
+        for name in next(iter(told.values())):
+            said: dict[str, list[str]] = {}
+            for shard, its in told.items():
+                said.setdefault(its[name], []).append(shard)
+            facts[name] = next(iter(said)) if len(said) == 1 else "; ".join(
+                f"{value} ({', '.join(shards)})" for value, shards in said.items()
+            )  # fmt: skip
+        return facts | {"shards": ", ".join(told)}
+
+    async def faults(self, tenant: str, limit: int) -> list[Fault]:
+        return [fault for some in await self._each(tenant, lambda store: store.faults(tenant, limit)) for fault in some]
+
+    async def repair(self, fault: Fault, actor: str) -> str:
+        """On the shard that has it."""
+
+        async def found(store: PostgresStore) -> str | None:
+            there = fault in await store.faults(fault.tenant, MOST_FAULTS)
+            return await store.repair(fault, actor) if there else None
+
+        return await self._first(fault.tenant, found) or "nothing was left to do"
+
+    async def rehearse(self) -> str:
+        told = await self._all_shards(lambda store: store.rehearse())
+        wrong = [f"{said} ({shard})" for shard, said in told.items() if said != rehearsal.OK]
+        return "; ".join(wrong) or rehearsal.OK
+
+    async def seal(self) -> bytes:
+        return await next(iter(self._shards.values())).run(lambda store: store.seal())
+
+    async def fitness(self) -> Fitness:
+        told = [one for _, one in _one_at_least(await self._everywhere("fitness", lambda store: store.fitness()))]
+        return Fitness(next((one.lacks for one in told if one.lacks), None), all(one.durable for one in told))
+
+    async def close(self) -> None:
+        await self._sharded_outbox.drop_late()
+        await self._stop()
+
+
+def _one_at_least(told: list[T]) -> list[T]:
+    """What shards have answered; that none did in time says that nothing answers, and not that all is well."""
+    if not told:
+        raise Unavailable("no shard has answered in time")
+    return told

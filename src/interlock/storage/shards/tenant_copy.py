@@ -1,0 +1,338 @@
+"""Rows of one tenant go from one database to another as they are, and chains are checked where they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from interlock.errors import Conflict, SchemaMismatch
+from interlock.storage import history_chain
+from interlock.storage.shards.admin_connection import Owner
+
+# What belongs to a job and never changes once it has ended, and how the rows of some jobs are found by an index. What
+# is found by way of the job itself comes before it: on the target, by the job as an earlier pass has brought it.
+_JOBS: Final = "id = any($2::uuid[])"
+_BY_JOB: Final = f"job_{_JOBS}"
+# offset 0 keeps the planner from turning the joins round: from the few jobs to their rows among the many that wait.
+_READY: Final = f"""ctid = any(array(
+    select q.at from (select route, line, run_at, seq from interlock.job where tenant = $1 and {_JOBS} offset 0) j
+    cross join lateral (
+      (select ctid as at from interlock.ready
+       where tenant = $1 and route = j.route and run_at = j.run_at and seq = j.seq and not blocked offset 0)
+      union all
+      (select ctid from interlock.ready where tenant = $1 and line is not null
+       and line = j.line and run_at = j.run_at and seq = j.seq and blocked offset 0)
+    ) q))"""
+_SETBACK: Final = f"""ctid = any(array(
+    select s.at from (select status::text as status, seq from interlock.job where tenant = $1 and {_JOBS} offset 0) j
+    cross join lateral (
+      select ctid as at from interlock.setback where tenant = $1 and status = j.status and seq = j.seq offset 0) s))"""
+OWNED: Final = {
+    "ready": _READY,
+    "setback": _SETBACK,
+    "job": _JOBS,
+    "job_history": _BY_JOB,
+    "job_checkpoint": _BY_JOB,
+    "job_step": _BY_JOB,
+    "job_event": _BY_JOB,
+    "approval": _BY_JOB,
+    "approval_vote": _BY_JOB,
+    "artifact": _BY_JOB,
+}
+# Noted anew where a tenant arrives: they only tell where to look. And what is noted for a move itself.
+NOT_COPIED: Final = frozenset({"stretch", "stretch_word", "straggler"})
+# Only ever added to, so that most of it goes over ahead.
+ROUTES: Final = "route"
+# What sweeps look for across tenants: of living jobs it goes over at the very last, when it is theirs to find.
+GATES: Final = ("approval", "approval_vote")
+# For the same reason these are deleted first where a tenant has been.
+SWEPT: Final = frozenset({"claim", "lease", "ready", "job_await", "outbox", "artifact_orphan", *GATES})
+_UNGATED: Final = {table: which for table, which in OWNED.items() if table not in GATES}
+# Written by the move itself, or not about a tenant's life on a shard.
+APART: Final = frozenset({"tenant", "placement"})
+# Numbers that a database gives out must stay above those that come with a tenant.
+NUMBERS: Final = {"job_seq_seq": ("job", "seq"), "route_no": ("route", "no"), "agent_no": ("agent", "no")}
+
+DELETED_AT_ONCE: Final = 2_000
+# Triggers keep still, and all is found by an index, whatever is known yet of tables that were empty a moment ago.
+_AS_THEY_ARE: Final = """
+set session_replication_role = replica; set enable_seqscan = off; set jit = off
+"""
+
+_TABLES: Final = """
+select c.relname, array_agg(a.attname::text order by a.attnum)
+from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+where not a.attisdropped and a.attgenerated = ''
+  and c.relnamespace = 'interlock'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+  and c.relname not in (select name from interlock.history_partition where detached)
+group by c.relname having bool_or(a.attname = 'tenant') order by c.relname
+"""
+# Where history goes by whole partitions, that of deleted jobs may be there still. It does not come along.
+_SOME_LEFT: Final = "select exists (select from interlock.history_partition where left_below is not null)"
+_OF_JOBS: Final = "exists (select from interlock.job j where j.tenant = $1 and j.id = job_history.job_id)"
+_CHAINS: Final = """
+select h.tenant, h.job_id, h.version, h.from_status, h.to_status, h.verb, h.actor, h.attempt, h.fence, h.reason,
+  h.metadata, h.at, h.hash, j.version, j.status, j.head
+from interlock.job_history h left join lateral (
+  select version, status, head from interlock.job where tenant = $1 and id = h.job_id offset 0) j on true
+where h.tenant = $1 and h.job_id = any($2::uuid[]) order by h.job_id, h.version
+"""
+# Parents of jobs that have ended are noted, too, whether they are there or not.
+_STRAGGLERS: Final = """
+with gone as (delete from interlock.straggler where tenant = $1 returning job_id)
+select j.id from (select distinct job_id from gone) g
+cross join lateral (select id from interlock.job where tenant = $1 and id = g.job_id offset 0) j
+"""
+_LIMITED: Final = """
+select coalesce(array_agg(no) filter (where max_concurrency is not null), '{}'),
+  coalesce(array_agg(no) filter (where max_concurrency is null), '{}') from interlock.agent where tenant = $1
+"""
+# In the line of an agent with a limit few have a place, and where there is no limit nobody is without.
+_FEW: Final = """
+select job_id from interlock.ready where tenant = $1 and line = any($2::bigint[]) and line is not null and not blocked
+union all
+select job_id from interlock.ready where tenant = $1 and line = any($3::bigint[]) and line is not null and blocked
+"""
+_SIZE: Final = f"""
+select (select count(*) from interlock.job where tenant = $1 and {_JOBS}),
+  (select count(*) from interlock.job_history where tenant = $1 and {_BY_JOB})
+"""
+
+
+class Size(NamedTuple):
+    """How many jobs, and rows of their histories."""
+
+    jobs: int
+    rows: int
+
+
+class CopyDiffers(Conflict):
+    """What has arrived is not what was sent; the old copy stays, and the tenant where it is."""
+
+
+class Copier:
+    """One tenant's rows on their way from a source to a target."""
+
+    def __init__(
+        self, source: Owner, target: Owner, tenant: str, tables: dict[str, list[str]], at: Callable[[str], None]
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._tenant = tenant
+        self._tables = tables
+        self._rest = [table for table in tables if table not in OWNED and table not in NOT_COPIED and table != ROUTES]
+        self._at = at
+        self._last_route = 0
+
+    @classmethod
+    async def between(cls, source: Owner, target: Owner, tenant: str, at: Callable[[str], None]) -> Copier:
+        """Only between databases of the same schema; neither counts, links or announces what is copied."""
+        tables = {row[0]: list(row[1]) for row in await source.fetch(_TABLES)}
+        if tables != {row[0]: list(row[1]) for row in await target.fetch(_TABLES)}:
+            raise SchemaMismatch("the two databases have different tables; run interlock migrate on both")
+        await source.execute(_AS_THEY_ARE)
+        await target.execute(_AS_THEY_ARE)
+        return cls(source, target, tenant, {name: tables[name] for name in tables if name not in APART}, at)
+
+    async def begin(self, *, anew: bool) -> None:
+        """To be called alone: what changes from now on is noted, and new routes have numbers above those of now.
+
+        What was noted for an attempt that was interrupted is still to be done.
+        """
+        if anew:
+            await self._source.execute("delete from interlock.straggler where tenant = $1", self._tenant)
+        self._last_route = int(await self._source.fetchval("select last_value from interlock.route_no"))
+
+    async def copy_routes(self) -> None:
+        """Those that were there at the beginning."""
+        async with self._target.transaction():
+            await self._target.execute("delete from interlock.route where tenant = $1", self._tenant)
+            await self._copy(ROUTES, self._routes("<="))
+        self._at("copied routes")
+
+    async def copy_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
+        """Jobs with all they own, save the gates of those that live; what has arrived is verified."""
+        both = [*ended, *living]
+        if not both:
+            return
+        there = await self._with_rows(self._source, OWNED, both) | await self._with_rows(self._target, OWNED, both)
+        for table in OWNED:
+            if table in there:
+                await self._copy_owned(table, ended if table in GATES else both)
+            self._at(f"copied {table}")
+        rows = await self._target.fetch(_CHAINS, self._tenant, both)
+        verdict = history_chain.verify(tuple(row) for row in rows)
+        if verdict.first_bad is not None or verdict.jobs != len(set(both)):
+            raise CopyDiffers(f"histories do not verify: {verdict.first_bad or 'a job has none'}; nothing was moved")
+        self._at("verified")
+
+    async def copy_gates(self, living: Sequence[str]) -> None:
+        """What was left out of jobs that live."""
+        for table in GATES:
+            await self._copy_owned(table, living)
+            self._at(f"copied {table}")
+        await self._same_counts(dict.fromkeys(GATES, _BY_JOB), living)
+
+    async def ended(self, ids: Sequence[str]) -> list[str]:
+        """Those of some jobs that have ended."""
+        rows = await self._source.fetch(
+            f"select id from interlock.job where tenant = $1 and {_JOBS} and status >= 'succeeded'",
+            self._tenant, list(ids),
+        )  # fmt: skip
+        return [row[0] for row in rows]
+
+    async def gated(self, ids: Sequence[str]) -> set[str]:
+        """Those of some jobs that have a gate, or had one."""
+        rows = await self._source.fetch(
+            f"select distinct job_id from interlock.approval where tenant = $1 and {_BY_JOB}", self._tenant, list(ids)
+        )
+        return {row[0] for row in rows}
+
+    async def copy_rest(self) -> None:
+        """Whatever is about the tenant as a whole, or changes with its living jobs."""
+        rest = dict.fromkeys(self._rest, "true")
+        sent, left = await self._with_rows(self._source, rest), await self._with_rows(self._target, rest)
+        for table in self._rest:
+            if table in left:  # somebody with an old map, or a sweep, was there after the tenant had gone
+                await self._target.execute(f"delete from interlock.{table} where tenant = $1", self._tenant)
+            if table in sent:
+                await self._copy(table)
+            self._at(f"copied {table}")
+        await self._copy(ROUTES, self._routes(">"))
+        self._at(f"copied {ROUTES}")
+
+    async def stragglers(self) -> list[str]:
+        """Jobs of which something was written since they were asked for last; they are not told again."""
+        return [row[0] for row in await self._source.fetch(_STRAGGLERS, self._tenant)]
+
+    async def displaced(self) -> list[str]:
+        """Waiting jobs that have a place in the line of their agent on one side only: it moves without the job."""
+        limits = tuple(await self._source.fetchrow(_LIMITED, self._tenant) or ())
+        sides = (self._source, self._target)
+        told = await asyncio.gather(*(side.fetch(_FEW, self._tenant, *limits) for side in sides))
+        here, there = ({row[0] for row in rows} for rows in told)
+        return sorted(here ^ there)
+
+    async def arrived(self, ids: Sequence[str]) -> Size:
+        """What the target has of some jobs."""
+        return Size(*await self._target.fetchrow(_SIZE, self._tenant, list(ids)) or (0, 0))
+
+    async def is_whole(self, ended: Sequence[str]) -> bool:
+        """Whether the target has as many rows of some jobs that have ended."""
+        try:
+            await self._same_counts(OWNED, ended)
+        except CopyDiffers:
+            return False
+        return True
+
+    async def check_jobs(self, ended: Sequence[str], living: Sequence[str]) -> None:
+        """Both sides have as many rows of some jobs."""
+        await self._same_counts(_UNGATED, living)
+        await self._same_counts(OWNED, ended)
+
+    async def check_ahead(self) -> Size:
+        """Both sides have as many rows of all that goes over ahead."""
+        history = _OF_JOBS if await self._source.fetchval(_SOME_LEFT) else "true"
+        every = {**dict.fromkeys(_UNGATED, "true"), "job_history": history, ROUTES: self._routes("<=")}
+        counted = await self._same_counts(every)
+        return Size(counted["job"], counted["job_history"])
+
+    async def check_rest(self) -> None:
+        """Both sides have as many rows of everything that is no job's."""
+        await self._same_counts({**dict.fromkeys(self._rest, "true"), ROUTES: self._routes(">")})
+
+    def _routes(self, side: str) -> str:
+        return f"no {side} {self._last_route}"
+
+    async def _same_counts(self, tables: Mapping[str, str], *ids: Sequence[str]) -> dict[str, int]:
+        if ids and not ids[0]:
+            return {}
+        count = " union all ".join(
+            f"select '{table}', count(*) from interlock.{table} where tenant = $1 and {which}"
+            for table, which in tables.items()
+        )
+        sides = (self._source, self._target)
+        told = await asyncio.gather(*(side.fetch(count, self._tenant, *ids) for side in sides))
+        sent, arrived = ({str(row[0]): int(row[1]) for row in rows} for rows in told)
+        for table in tables:
+            if sent[table] != arrived[table]:
+                went = f"{sent[table]} rows of {table} were sent and {arrived[table]} arrived"
+                raise CopyDiffers(f"{went}; nothing was moved, try again")
+        return sent
+
+    async def _with_rows(self, side: Owner, tables: Mapping[str, str], *ids: Sequence[str]) -> set[str]:
+        """Those tables that have any such rows; most tenants have none in most tables."""
+        looks = " union all ".join(
+            f"select '{table}' where exists (select from interlock.{table} where tenant = $1 and {which})"
+            for table, which in tables.items()
+        )
+        return {str(row[0]) for row in await side.fetch(looks, self._tenant, *ids)}
+
+    async def _copy_owned(self, table: str, ids: Sequence[str]) -> None:
+        if ids:
+            # What an earlier pass or attempt has brought would be in the way.
+            await self._target.execute(
+                f"delete from interlock.{table} where tenant = $1 and {OWNED[table]}", self._tenant, list(ids)
+            )
+            await self._copy(table, OWNED[table], list(ids))
+
+    async def lift_numbers(self, number: Callable[[str, int], int]) -> None:
+        """Let the target give out only numbers above those that come along, whoever else arrives there just now."""
+        await self._target.execute("select pg_advisory_xact_lock(hashtextextended('interlock numbers', 0))")
+        for sequence, (table, column) in NUMBERS.items():
+            highest = await self._source.fetchval(
+                f"select max({column}) from interlock.{table} where tenant = $1", self._tenant
+            )
+            given = int(await self._target.fetchval(f"select last_value from interlock.{sequence}"))
+            if highest is not None and given <= highest:
+                await self._target.execute(f"select setval('interlock.{sequence}', $1)", number(sequence, highest))
+            self._at(f"lifted {sequence}")
+
+    async def is_empty(self, side: Owner) -> bool:
+        """Whether there is nothing of the tenant, as where it never was or has left."""
+        return not await self._with_rows(side, dict.fromkeys(self._tables, "true"))
+
+    async def clear(self, side: Owner) -> None:
+        """Delete everything but the row that says the tenant is gone, in bounded steps."""
+        for table in sorted(self._tables, key=lambda table: table not in SWEPT):
+            deleted = DELETED_AT_ONCE
+            while deleted == DELETED_AT_ONCE:
+                status = await side.execute(
+                    f"delete from interlock.{table} where (tableoid, ctid) in "
+                    f"(select tableoid, ctid from interlock.{table} where tenant = $1 limit {DELETED_AT_ONCE})",
+                    self._tenant,
+                )
+                deleted = int(status.split()[-1])
+                self._at(f"cleared {table}")
+
+    async def _copy(self, table: str, which: str = "true", *values: object) -> None:
+        columns = self._tables[table]
+        pieces: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
+
+        async def send() -> None:
+            try:
+                await self._source.copy_from_query(
+                    f"select {', '.join(map(_quoted, columns))} from interlock.{table} where tenant = $1 and {which}",
+                    self._tenant, *values, output=pieces.put, format="binary",
+                )  # fmt: skip
+            finally:
+                await pieces.put(None)
+
+        async def received() -> AsyncIterator[bytes]:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+
+        sending = asyncio.create_task(send())
+        try:
+            await self._target.copy_to_table(
+                table, schema_name="interlock", columns=columns, source=received(), format="binary"
+            )
+            await sending
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

@@ -1,0 +1,263 @@
+"""Moving a tenant to another shard while its work goes on.
+
+Jobs are copied first, in bounded steps, and those that change meanwhile again, while everything goes on. Then nobody
+may change the tenant's data for as long as it takes to copy what has changed last; calls wait meanwhile. The target
+commits the whole copy, the source lets the tenant go, the directory names the target. A move that was interrupted at
+any point is taken up by the next one; until the source has let go, the tenant lives there as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from interlock.domain.shards import CLEARING, COPYING, MOST_SHARDS, Placement, next_number
+from interlock.errors import Conflict, Invalid, NotFound
+from interlock.storage.postgres.migrate import until_free
+from interlock.storage.shards.admin_connection import Owner, owner
+from interlock.storage.shards.directory import FRESH_SECONDS
+from interlock.storage.shards.precopy import Ahead
+from interlock.storage.shards.tenant_copy import Copier
+
+STEP: Final = 1_000
+STALE_SECONDS: Final = 1.5 * FRESH_SECONDS
+GIVE_WAY_SECONDS: Final = 2
+LAST_MOVER_SECONDS: Final = 10
+MOST_EPOCHS: Final = 10
+SPARE_NUMBERS: Final = 1_000
+_EPOCH: Final = "select value from interlock.epoch"
+_MEET: Final = "insert into interlock.tenant (tenant, state) values ($1, $2) on conflict do nothing"
+_ONE_MOVER: Final = "select pg_advisory_lock(interlock.move_lock('mover of ' || $1))"
+
+
+class _Overtaken(Exception):
+    """The epoch of the source was raised since that of the target was."""
+
+
+class Moved(NamedTuple):
+    """Where a tenant has come from and lives now, and how many jobs and rows of history came along."""
+
+    tenant: str
+    source: str
+    target: str
+    jobs: int
+    rows: int
+
+
+class Mover:
+    """Moves tenants between the databases of the settings; it needs a superuser's address of each."""
+
+    def __init__(
+        self,
+        addresses: Mapping[str, str],
+        *,
+        stale_seconds: float = STALE_SECONDS,
+        step: int = STEP,
+        at: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._addresses = addresses
+        self._stale_seconds = stale_seconds
+        self._step = step
+        self._at = at
+
+    async def move(self, tenant: str, target: str) -> Moved:
+        """Bring a tenant to a shard, whatever an earlier attempt has left behind."""
+        if target not in self._addresses:
+            raise Invalid(f"the settings name no shard {target!r}", pointer="/shard")
+        first = next(iter(self._addresses))
+        async with owner(first, self._addresses[first], copies=True) as directory:
+            await _be_the_only_mover(directory, tenant)
+            placement = await _placement(directory, tenant)
+            if placement.phase == COPYING and placement.shard == target:
+                await self._call_off(directory, tenant, placement.shard, str(placement.other))
+                return Moved(tenant, target, target, 0, 0)
+            if placement.phase == COPYING and placement.other != target:
+                raise Conflict(f"{tenant!r} is on its way to shard {placement.other!r}; finish that move first")
+            jobs = rows = 0
+            source = placement.shard
+            if placement.phase == CLEARING:
+                source = str(placement.other)
+                await self._clear(directory, tenant, source, placement.shard)
+                placement = Placement(placement.shard)
+            if placement.shard != target:
+                source = placement.shard
+                jobs, rows = await self._carry_over(directory, tenant, source, target)
+                await self._clear(directory, tenant, source, target)
+            return Moved(tenant, source, target, jobs, rows)
+
+    async def _carry_over(self, directory: Owner, tenant: str, source: str, target: str) -> tuple[int, int]:
+        async with (
+            owner(source, self._address(source), copies=True) as old,
+            owner(target, self._address(target), copies=True) as new,
+        ):
+            copier = await Copier.between(old, new, tenant, self._at)
+            await _note(directory, tenant, source, Placement(source, target, COPYING))
+            self._at("noted")
+            await asyncio.sleep(self._stale_seconds)  # from now on everybody asks the directory before each call
+            counts = await self._copy(old, new, copier, tenant)
+            await _note(directory, tenant, source, Placement(target, source, CLEARING))
+            self._at("switched")
+        return counts
+
+    async def _copy(self, old: Owner, new: Owner, copier: Copier, tenant: str) -> tuple[int, int]:
+        standing, arrived = await _state(old, tenant), await _state(new, tenant)
+        if standing == "gone" and arrived == "here":  # all but the directory knows already
+            return 0, 0
+        if standing == "gone":
+            raise Conflict(f"{tenant!r} is in neither database whole; look for a third one, or restore a backup")
+        begins = standing != "leaving"
+        if begins and arrived == "here":
+            raise Conflict(
+                f"{tenant!r} lives in both databases, as when one of them was restored; nothing was changed, "
+                "say first which of the two counts (docs/how-to/shard.md)"
+            )
+        if begins:
+            if not await copier.is_empty(new):  # an attempt that was called off, or an old map, has left something
+                await copier.clear(new)
+            await old.execute(_MEET, tenant, "leaving")
+        async with self._alone(old, tenant):
+            await _set_state(old, tenant, "leaving")
+            await copier.begin(anew=begins)
+        self._at("leaving")
+        if arrived == "here":  # a copy from before the tenant went on living at its source
+            await copier.clear(new)
+        await new.execute(_MEET, tenant, "gone")
+        await _set_state(new, tenant, "gone")
+        self._at("expected")
+        ahead = Ahead(old, new, copier, tenant, step=self._step, at=self._at)
+        await ahead.copy()
+        for _ in range(MOST_EPOCHS):
+            await self._lift_epoch(old, new)
+            with suppress(_Overtaken):  # by a restore, or by somebody who moves the other way
+                return await self._leave(old, new, copier, tenant, ahead)
+        raise Conflict("others keep raising the epoch of the source; nothing was moved, try again")
+
+    async def _leave(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Ahead) -> tuple[int, int]:
+        async with self._alone(old, tenant):
+            self._at("alone")
+            counts = await self._copy_last(old, new, copier, tenant, ahead)
+            self._at("arrived")
+            await _set_state(old, tenant, "gone")
+            self._at("gone")
+        return counts
+
+    async def _copy_last(self, old: Owner, new: Owner, copier: Copier, tenant: str, ahead: Ahead) -> tuple[int, int]:
+        """Everything that is left, in one transaction on the target; the source does not change meanwhile."""
+        async with old.transaction(isolation="repeatable_read"), new.transaction():
+            if await new.fetchval(_EPOCH) <= await old.fetchval(_EPOCH):
+                raise _Overtaken
+            counts = await ahead.finish()
+            self._at("counted")
+            no = int(await new.fetchval("select no from interlock.shard where here"))
+            await copier.lift_numbers(lambda sequence, highest: _above(sequence, highest, no))
+            registry = await old.fetchval("select registry from interlock.tenant where tenant = $1", tenant)
+            await new.execute(
+                "update interlock.tenant set state = 'here', registry = $2 where tenant = $1", tenant, registry
+            )
+        return counts
+
+    async def _lift_epoch(self, old: Owner, new: Owner) -> None:
+        """The feed of events goes by epoch and turn: what is told on the target comes after all that came along."""
+        epoch = int(await old.fetchval(_EPOCH))
+
+        async def lift() -> None:
+            async with new.transaction():
+                await new.execute(f"set local lock_timeout = '{GIVE_WAY_SECONDS}s'")
+                await new.execute("lock table interlock.epoch in access exclusive mode")
+                await new.execute("update interlock.epoch set value = $1 + 1 where value <= $1", epoch)
+
+        if await new.fetchval(_EPOCH) <= epoch:
+            await until_free(
+                lift, "others have held the epoch of the target for too long; nothing was moved, try again"
+            )
+        self._at("epoch")
+
+    async def _call_off(self, directory: Owner, tenant: str, source: str, target: str) -> None:
+        """Let a tenant stay where it is; what was copied already is deleted, if not now then by the next move there."""
+        async with (
+            owner(source, self._address(source), copies=True) as old,
+            owner(target, self._address(target), copies=True) as new,
+        ):
+            if await _state(old, tenant) == "gone":
+                raise Conflict(f"{tenant!r} has left shard {source!r} already; finish the move to {target!r}")
+            copier = await Copier.between(old, new, tenant, self._at)
+            await _set_state(new, tenant, "gone")
+            self._at("not expected")
+            await _set_state(old, tenant, "here")
+            self._at("staying")
+            await copier.clear(new)
+        await _note(directory, tenant, source, Placement(source))
+        self._at("called off")
+
+    async def _clear(self, directory: Owner, tenant: str, source: str, target: str) -> None:
+        """Delete the old copy; nobody has been sent there since the directory names the target."""
+        async with owner(source, self._address(source), copies=True) as old:
+            if await _state(old, tenant) != "gone":
+                raise Conflict(f"{tenant!r} still lives on shard {source!r}; its copy there is not deleted")
+            copier = await Copier.between(old, old, tenant, self._at)
+            await copier.clear(old)
+        await _note(directory, tenant, target, Placement(target))
+        self._at("done")
+
+    @asynccontextmanager
+    async def _alone(self, side: Owner, tenant: str) -> AsyncIterator[None]:
+        """Nobody else changes the tenant's data; whoever tries is refused and tries again, and goes on if we die."""
+        await side.execute(f"set lock_timeout = '{GIVE_WAY_SECONDS}s'")
+        await until_free(
+            lambda: side.execute("select pg_advisory_lock(interlock.move_lock($1))", tenant),
+            f"somebody holds a transaction of {tenant!r} open for too long",
+        )
+        try:
+            yield
+        finally:
+            if not side.is_closed() and not side.is_in_transaction():
+                await side.execute("select pg_advisory_unlock(interlock.move_lock($1))", tenant)
+
+    def _address(self, name: str) -> str:
+        if name not in self._addresses:
+            raise Invalid(f"the directory names shard {name!r}, which the settings do not", pointer="/shards")
+        return self._addresses[name]
+
+
+def _above(sequence: str, highest: int, no: int) -> int:
+    if sequence == "job_seq_seq":
+        return next_number(highest + SPARE_NUMBERS * MOST_SHARDS, no)
+    return highest + SPARE_NUMBERS
+
+
+async def _be_the_only_mover(directory: Owner, tenant: str) -> None:
+    """One that has just died may still hold the lock for a moment."""
+    await directory.execute(f"set lock_timeout = '{LAST_MOVER_SECONDS}s'")
+    try:
+        await directory.execute(_ONE_MOVER, tenant)
+    except asyncpg.LockNotAvailableError:
+        raise Conflict(f"somebody else is moving {tenant!r}") from None
+    await directory.execute("reset lock_timeout")
+
+
+async def _placement(directory: Owner, tenant: str) -> Placement:
+    row = await directory.fetchrow("select shard, other, phase from interlock.placement where tenant = $1", tenant)
+    if row is None:
+        raise NotFound(tenant, what="tenant")
+    return Placement(*row)
+
+
+async def _note(directory: Owner, tenant: str, believed: str, placement: Placement) -> None:
+    noted = await directory.fetchval(
+        "select interlock.note_move($1, $2, $3, $4, $5)", tenant, believed, *placement
+    )  # fmt: skip
+    if not noted:
+        raise Conflict(f"{tenant!r} no longer lives on shard {believed!r}; look again")
+
+
+async def _state(side: Owner, tenant: str) -> str | None:
+    state = await side.fetchval("select state from interlock.tenant where tenant = $1", tenant)
+    return None if state is None else str(state)
+
+
+async def _set_state(side: Owner, tenant: str, state: str) -> None:
+    await side.execute("update interlock.tenant set state = $2 where tenant = $1", tenant, state)

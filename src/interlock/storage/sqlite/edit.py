@@ -1,0 +1,45 @@
+"""Edits of waiting jobs on SQLite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from interlock.domain.job import NewJob
+from interlock.domain.transition import Change, Standing
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite.connection import Connection
+from interlock.storage.sqlite.eligibility_keys import Routes
+
+_SQL: Final = load("interlock.storage.sqlite", "edit.sql")
+
+
+def with_what_can_be_edited(connection: Connection, tenant: str, jobs: Sequence[Standing]) -> dict[str, Standing]:
+    """The same standings, with the values that only an edit looks at."""
+    rows = connection.rows(_SQL["editable"], {"tenant": tenant, "ids": json.dumps([job.id for job in jobs])})
+    facts = {row[0]: row for row in rows}
+    return {job.id: job._replace(priority=facts[job.id][1], tags=_names(facts[job.id][2])) for job in jobs}
+
+
+def write(connection: Connection, routes: Routes, tenant: str, change: Change, seq: int) -> None:
+    """Give a job its new values, and the route that goes with its priority."""
+    edited = change.edited
+    assert edited is not None
+    ((_, _, _, type, requires, repository, affinity_key),) = connection.rows(
+        _SQL["editable"], {"tenant": tenant, "ids": json.dumps([change.id])}
+    )
+    like = NewJob(
+        change.id, type, priority=edited.priority, requires=_names(requires), repository=repository,
+        affinity_key=affinity_key,
+    )  # fmt: skip
+    (route,) = routes.of(connection, [like])
+    connection.db.execute(_SQL["edit"], edited._asdict() | {
+        "tags": json.dumps(edited.tags), "route": route.no, "base": route.base,
+        "across_repositories": route.across_repositories, "across_keys": route.across_keys, "now": connection.now,
+        "verb": change.verb, "actor": change.actor, "tenant": tenant, "seq": seq,
+    })  # fmt: skip
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))

@@ -1,0 +1,156 @@
+"""Which routes exist for a tenant, remembered between transactions.
+
+Routes are only ever added, and here in the order of their numbers: the highest one tells whether any is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from itertools import product
+from typing import Final, NamedTuple
+
+from interlock.domain.job import NewJob
+from interlock.domain.policy import ClaimAsk, Names, fits
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite.connection import Connection
+
+_SQL: Final = load("interlock.storage.sqlite", "enqueue.sql")
+MOST_ASKS: Final = 256
+
+Key = tuple[str, tuple[str, ...], int, str | None, str | None]
+
+
+class Route(NamedTuple):
+    no: int
+    base: int
+    across_repositories: int | None  # the same without its repository, if it has one
+    across_keys: int | None  # the same without its affinity key, if it has one
+    type: str
+    requires: tuple[str, ...]
+    priority: int
+    repository: str | None
+    affinity_key: str | None
+
+
+class Span(IntEnum):
+    """How far a range reaches: one route, or all that differ from it in what the worker does not mind."""
+
+    ROUTE = 0
+    ACROSS_REPOSITORIES = 1
+    ACROSS_KEYS = 2
+    BASE = 3
+
+
+class Leg(NamedTuple):
+    """One index range that a claim reads."""
+
+    priority: int
+    no: int
+    span: Span
+    type: str
+
+
+class Routes:
+    """The routes of one tenant."""
+
+    def __init__(self, tenant: str) -> None:
+        self._tenant = tenant
+        self._undone = 0
+        self._last = 0
+        self._by_key: dict[Key, Route] = {}
+        # What a grant tells of each route, as the last refresh knew them: base, type, requires, repository, key.
+        self.shown: dict[int, tuple[int, str, tuple[str, ...], str | None, str | None]] = {}
+        # Keys, repositories and capabilities of others are never looked at. Who has all of a list has its first.
+        self._by_needs: dict[tuple[str | None, str | None, str | None], list[Route]] = defaultdict(list)
+        self._reached: dict[Span, set[int]] = {span: set() for span in Span}  # the routes that such a range starts from
+        self._legs: dict[ClaimAsk, list[Leg]] = {}
+
+    def refresh(self, connection: Connection, last: int) -> None:
+        """Learn what other processes have added; forget what a rolled back transaction had."""
+        if connection.undone != self._undone or last < self._last:
+            self.__init__(self._tenant)  # type: ignore[misc]
+            self._undone = connection.undone
+        if last > self._last:
+            rows = connection.rows(_SQL["routes"], {"tenant": self._tenant, "after": self._last})
+            for no, _, type, requires, *rest in rows:
+                self._add(no, (type, tuple(json.loads(requires)), *rest))
+
+    def of(self, connection: Connection, jobs: Iterable[NewJob]) -> list[Route]:
+        """The route of each job, made where it is new."""
+        ((last,),) = connection.rows(_SQL["last_route"], {"tenant": self._tenant})
+        self.refresh(connection, last)
+        return [self._route(connection, (j.type, j.requires, j.priority, j.repository, j.affinity_key)) for j in jobs]
+
+    def legs(self, ask: ClaimAsk) -> list[Leg]:
+        """The ranges in which all jobs for this ask are found, highest priority first."""
+        filter = ask._replace(worker="", limit=0, lease_seconds=0.0, claim_id=None)
+        legs = self._legs.get(filter)
+        if legs is None:
+            if len(self._legs) > MOST_ASKS:
+                self._legs.clear()
+            legs = self._legs[filter] = sorted(self._find_legs(filter), reverse=True)
+        return legs
+
+    def _find_legs(self, ask: ClaimAsk) -> Iterator[Leg]:
+        span = _span(ask)
+        repositories = (None,) if ask.repositories is None else ask.repositories
+        for needs in product(_or_none(ask.affinity_keys), repositories, _or_none(ask.capabilities)):
+            for r in self._by_needs.get(needs, ()):
+                if fits(ask, type=r.type, requires=r.requires, repository=r.repository, affinity_key=r.affinity_key):
+                    yield Leg(r.priority, r.no, Span.ROUTE, r.type)
+                    if span is not Span.ROUTE and r.no in self._reached[span]:
+                        yield Leg(r.priority, r.no, span, r.type)
+
+    def _route(self, connection: Connection, key: Key) -> Route:
+        if (route := self._by_key.get(key)) is not None:
+            return route
+        type, requires, priority, repository, affinity_key = key
+        if repository is not None:
+            self._route(connection, (type, requires, priority, None, affinity_key))
+        if affinity_key is not None:
+            self._route(connection, (type, requires, priority, repository, None))
+        route = self._add(self._last + 1, key)
+        connection.db.execute(
+            _SQL["insert_route"],
+            (self._tenant, route.no, route.base, type, json.dumps(requires), priority, repository, affinity_key),
+        )
+        return route
+
+    def _add(self, no: int, key: Key) -> Route:
+        """The wider ones are there already: they are made first, and so have lower numbers."""
+        type, requires, priority, repository, affinity_key = key
+
+        def wider(repository: str | None, affinity_key: str | None) -> int:
+            return self._by_key[type, requires, priority, repository, affinity_key].no
+
+        across_repositories = None if repository is None else wider(None, affinity_key)
+        across_keys = None if affinity_key is None else wider(repository, None)
+        plain = repository is None and affinity_key is None
+        base = no if plain else wider(None, None)
+        route = Route(no, base, across_repositories, across_keys, *key)
+        self._by_key[key] = route
+        self.shown[no] = (base, type, requires, repository, affinity_key)
+        self._by_needs[affinity_key, repository, next(iter(requires), None)].append(route)
+        if not plain:
+            self._reached[Span.BASE].add(base)
+        if across_repositories is not None:
+            self._reached[Span.ACROSS_REPOSITORIES].add(across_repositories)
+        if across_keys is not None:
+            self._reached[Span.ACROSS_KEYS].add(across_keys)
+        self._last = no
+        self._legs.clear()
+        return route
+
+
+def _span(ask: ClaimAsk) -> Span:
+    """Which ranges a worker reads beyond those of single routes."""
+    if ask.repositories is None:
+        return Span.BASE if ask.affinity_keys is None else Span.ACROSS_REPOSITORIES
+    return Span.ACROSS_KEYS if ask.affinity_keys is None else Span.ROUTE
+
+
+def _or_none(names: Names | None) -> list[str | None]:
+    return [None, *(names or ())]

@@ -1,0 +1,90 @@
+"""Who was seen asking for work, and why a job does not run, on SQLite."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from interlock.domain.explain import Circumstances
+from interlock.domain.lifecycle import Status
+from interlock.domain.retry import SECOND
+from interlock.domain.worker_presence import LATELY_SECONDS, Crew, Presence, Sighting, asks_from_text, asks_to_text
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite.connection import Connection
+
+T = TypeVar("T")
+_SQL: Final = load("interlock.storage.sqlite", "explain.sql")
+MOST_NAMED: Final = 10
+_STATUS: Final = Circumstances._fields.index("status")
+_BLOCKED: Final = Circumstances._fields.index("blocked")
+_CREWS: Final = Circumstances._fields.index("crews")
+_LISTS: Final = tuple(map(Circumstances._fields.index, ("requires", "awaiting", "busy_with")))
+
+
+class WhyVerbs(ABC):
+    """The part of a SQLite store that knows who was here, and what is around a job."""
+
+    @abstractmethod
+    async def _write(self, verb: Callable[[Connection], T]) -> T: ...
+
+    @abstractmethod
+    async def _read(self, query: Callable[[Connection], T]) -> T: ...
+
+    @abstractmethod
+    async def read_settled(self, tenant: str, query: Callable[[Connection], T]) -> T: ...
+
+    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
+        def write(c: Connection) -> None:
+            c.db.executemany(
+                _SQL["note"], [(tenant, s.worker, asks_to_text(s.asks), c.now) for s in sightings if s.asks]
+            )
+            c.db.executemany(_SQL["stopped"], [(tenant, s.worker) for s in sightings if not s.asks])
+
+        await self._write(write)
+
+    async def workers(
+        self, tenant: str, *, after: str = "", limit: int, within_seconds: float | None = None
+    ) -> list[Presence]:
+        def read(c: Connection) -> list[Presence]:
+            since = None if within_seconds is None else c.read_clock() - round(within_seconds * SECOND)
+            facts = {"tenant": tenant, "after": after, "limit": limit, "since": since}
+            return [_presence(row) for row in c.rows(_SQL["workers"], facts)]
+
+        return await self._read(read)
+
+    async def forget_workers(self, older_than_seconds: float, limit: int) -> int:
+        def write(c: Connection) -> int:
+            c.db.execute(_SQL["forget"], {"before": c.now - round(older_than_seconds * SECOND), "limit": limit})
+            return c.db.changes()
+
+        return await self._write(write)
+
+    async def circumstances(self, tenant: str, job_id: str) -> Circumstances | None:
+        def read(c: Connection) -> Circumstances | None:
+            now = c.read_clock()
+            lately = now - round(LATELY_SECONDS * SECOND)
+            facts = {"tenant": tenant, "id": job_id, "now": now, "lately": lately, "most": MOST_NAMED}
+            return next((_circumstances(row) for row in c.rows(_SQL["circumstances"], facts)), None)
+
+        return await self.read_settled(tenant, read)
+
+
+def _presence(row: Sequence[Any]) -> Presence:
+    name, asks, first, last, running, ids = row
+    return Presence(name, asks_from_text(asks), first, last, running, tuple(json.loads(ids)[:MOST_NAMED]))
+
+
+def _circumstances(row: Sequence[Any]) -> Circumstances:
+    values = list(row)
+    values[_STATUS] = Status(values[_STATUS])
+    values[_BLOCKED] = bool(values[_BLOCKED])
+    for i in _LISTS:
+        values[i] = tuple(json.loads(values[i]))
+    values[_CREWS] = tuple(_crew(*crew) for crew in json.loads(values[_CREWS]))
+    return Circumstances._make(values)
+
+
+def _crew(asks: str, names: Sequence[str], count: int, seen: int) -> Crew:
+    return Crew(asks_from_text(asks), tuple(names[:MOST_NAMED]), count, seen)

@@ -1,0 +1,65 @@
+"""What is found in each stretch of jobs on SQLite, so that lists need not walk past all others."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from interlock.storage.sql_files import load
+from interlock.storage.sqlite.connection import Connection
+
+T = TypeVar("T")
+_SQL: Final = load("interlock.storage.sqlite", "job_blocks.sql")
+MOST_AT_ONCE: Final = 16  # the writer has others waiting
+
+
+class StretchVerbs(ABC):
+    """The part of a SQLite store that notes what its lists look for."""
+
+    @abstractmethod
+    async def _write(self, verb: Callable[[Connection], T]) -> T: ...
+
+    @abstractmethod
+    async def _read(self, query: Callable[[Connection], T]) -> T: ...
+
+    async def note_stretches(self, jobs: int, limit: int) -> int:
+        facts = {"jobs": jobs, "limit": limit}
+        tenants = await self._read(lambda c: [tenant for (tenant,) in c.rows(_SQL["long_tails"], facts)])
+        return sum([await self._write(partial(_note, tenant=tenant, jobs=jobs)) for tenant in tenants])
+
+
+def _note(connection: Connection, tenant: str, jobs: int) -> int:
+    for noted in range(MOST_AT_ONCE):
+        facts = {"tenant": tenant, "after": noted_to(connection, tenant), "jobs": jobs}
+        rows = connection.rows(_SQL["next_jobs"], facts)
+        if len(rows) < jobs:
+            return noted
+        first, times = rows[0][0], [created_at for _, created_at, _, _ in rows]
+        connection.db.execute(_SQL["insert_stretch"], (tenant, first, rows[-1][0], min(times), max(times)))
+        words = {("type", type) for _, _, type, _ in rows}
+        words |= {("tag", tag) for tags in {tags for _, _, _, tags in rows} for tag in json.loads(tags)}
+        connection.db.executemany(_SQL["insert_word"], [(tenant, kind, word, first) for kind, word in sorted(words)])
+    return MOST_AT_ONCE
+
+
+def noted_to(connection: Connection, tenant: str) -> int:
+    """The last job in the order of arrival that is in a stretch."""
+    ((seq,),) = connection.rows(_SQL["noted_to"], {"tenant": tenant})
+    return int(seq)
+
+
+def between(
+    connection: Connection, tenant: str, created_after: int | None, created_before: int | None
+) -> tuple[int, int] | None:
+    """The first and the last place where a noted job of that time can be."""
+    facts = {"tenant": tenant, "created_after": created_after, "created_before": created_before}
+    ((first, last),) = connection.rows(_SQL["between"], facts)
+    return None if first is None else (first, last)
+
+
+def drop_emptied(connection: Connection, tenant: str, first: int, last: int) -> None:
+    """Forget stretches whose jobs are all gone, among those between two places."""
+    connection.db.execute(_SQL["drop_emptied"], {"tenant": tenant, "first": first, "last": last})

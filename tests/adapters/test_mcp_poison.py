@@ -1,0 +1,35 @@
+"""Whatever is given to a tool, the answer is a result or a refusal, never a fault of the service."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from interlock.api.mcp.tools import TOOLS, Tool
+from tests.adapters.test_mcp_http import called
+from tests.api.rig import NEVER, Api
+
+ODD: list[bytes] = [
+    b"null", b"-1", b"12345678901234567890123", b'""', b'"nul\\u0000"', b'"\\ud800"', b'"\\u202e/../%2e%00\\n"',
+    b"[[null]]", b'{"a":{"b":[]}}', b'"2030-13-45T99:00:00Z"', b'"' + b"x" * 5000 + b'"',
+]  # fmt: skip
+GOOD: dict[str, Any] = {
+    "type": "t", "job_id": NEVER, "approval_id": NEVER, "fence": 1, "seq": 1, "data": 1, "error": {"message": "m"},
+    "prompt": "p", "decision": "deny",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+async def test_odd_arguments_are_answered_or_refused(api: Api, tool: Tool) -> None:
+    good = {name: json.dumps(GOOD[name]).encode() for name in tool.schema["required"]}
+    for field in [*tool.schema["properties"], "nobody_knows_this"]:
+        for odd in ODD:
+            given = good | {field: odd}
+            arguments = b",".join(b"%b:%b" % (json.dumps(name).encode(), value) for name, value in given.items())
+            refused, text = await called(api, tool.name, b"{%b}" % arguments)
+            if refused:
+                problem = json.loads(text)
+                assert problem["status"] < 500, (field, odd, problem)
+                assert problem["detail"]

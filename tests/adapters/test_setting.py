@@ -1,0 +1,36 @@
+"""The setting that turns faces on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from interlock import config
+from interlock.api.adapters import FACES
+from interlock.cli.serve import options
+from interlock.errors import Invalid
+
+
+def test_no_face_is_on_unless_it_is_named(tmp_path: Path) -> None:
+    assert config.load({}, environ={}, directory=tmp_path).faces == ()
+
+
+def test_faces_are_named_in_a_list_or_between_commas(tmp_path: Path) -> None:
+    said = config.load({}, environ={"INTERLOCK_FACES": "moonmind, codeq,codeq"}, directory=tmp_path)
+    assert said.faces == ("moonmind", "codeq")
+    (tmp_path / "interlock.toml").write_text('faces = ["codeq"]\n')
+    listed = config.load({}, environ={}, directory=tmp_path)
+    assert options(listed).faces == ("codeq",)
+    assert config.load({}, environ={"INTERLOCK_FACES": ""}, directory=tmp_path).faces == ()
+
+
+@pytest.mark.parametrize("value", ["nobody", "codeq,nobody"])
+def test_a_face_that_nobody_knows_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        config.load({}, environ={"INTERLOCK_FACES": value}, directory=tmp_path)
+    assert refusal.value.pointer == "/faces"
+
+
+def test_every_face_that_can_be_named_can_be_served() -> None:
+    assert sorted(FACES) == sorted(config.FACES)

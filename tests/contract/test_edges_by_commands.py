@@ -1,0 +1,165 @@
+"""Every verb from every status: it makes exactly the move that the table of edges has for it, or it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from interlock.domain.approval import Decision
+from interlock.domain.job import MAX_RELEASES, Job
+from interlock.domain.lifecycle import EDGES, Status, Verb
+from tests.contract.approvals import APPROVE, DENY, ballot, edit, open_gate
+from tests.contract.builders import (
+    NEVER,
+    Desk,
+    beat,
+    cancel,
+    cancel_ack,
+    complete,
+    expire,
+    fail,
+    pass_deadline,
+    release,
+    revoke,
+    save,
+)  # fmt: skip
+from tests.contract.connections import Door, job_in, move
+
+Act = Callable[[Desk, Job], Awaitable[object]]
+
+
+def order(make: Callable[[Job], Any]) -> Act:
+    async def act(desk: Desk, job: Job) -> object:
+        return await desk.store.carry_out(desk.tenant, [make(job)])
+
+    return act
+
+
+async def claim(desk: Desk, job: Job) -> object:
+    return await desk.claim(worker="w2", types=frozenset({job.type}))
+
+
+def vote(decision: Decision) -> Act:
+    async def act(desk: Desk, job: Job) -> object:
+        return await desk.store.decide(desk.tenant, [ballot(job.gate_id or NEVER, decision)])
+
+    return act
+
+
+async def heartbeat(desk: Desk, job: Job) -> object:
+    return await desk.store.heartbeat(desk.tenant, [beat(job, fence=job.fence + 1)])
+
+
+async def checkpoint(desk: Desk, job: Job) -> object:
+    return await desk.store.checkpoint(desk.tenant, [save(job, 1, fence=job.fence + 1)])
+
+
+# What is done, under which verb it stands in history, how many seconds pass before, and what the job is born with.
+ACTS: dict[str, tuple[Act, Verb | None, float, dict[str, Any]]] = {
+    "claim": (claim, Verb.CLAIM, 5, {}),
+    "complete": (order(complete), Verb.COMPLETE, 1, {}),
+    "fail": (order(fail), Verb.FAIL, 1, {}),
+    "fail for good": (order(lambda job: fail(job, retryable=False)), Verb.FAIL, 1, {}),
+    "release": (order(release), Verb.RELEASE, 1, {}),
+    "cancel": (order(lambda job: cancel(job.id)), Verb.CANCEL, 1, {}),
+    "cancel by force": (order(lambda job: cancel(job.id, force=True)), Verb.CANCEL, 1, {}),
+    "cancel ack": (order(cancel_ack), Verb.CANCEL_ACK, 1, {}),
+    "revoke": (order(lambda job: revoke(job.id)), Verb.REVOKE, 1, {}),
+    "expire": (order(lambda job: expire(job.id)), Verb.EXPIRE, 60, {}),
+    "expire too early": (order(lambda job: expire(job.id)), Verb.EXPIRE, 1, {}),
+    "expire a day later": (order(lambda job: expire(job.id)), Verb.EXPIRE, 86_400, {}),
+    "open gate": (order(open_gate), Verb.OPEN_GATE, 1, {}),
+    "approve": (vote(APPROVE), Verb.DECIDE, 1, {}),
+    "deny": (vote(DENY), Verb.DECIDE, 1, {}),
+    "edit": (order(lambda job: edit(job.id, priority=5)), Verb.EDIT, 1, {}),
+    "pass deadline": (order(lambda job: pass_deadline(job.id)), Verb.PASS_DEADLINE, 90, {"delay_before_deadline": 90}),
+    "pass no deadline": (order(lambda job: pass_deadline(job.id)), Verb.PASS_DEADLINE, 90, {}),
+    "heartbeat of a stale worker": (heartbeat, None, 1, {}),
+    "checkpoint of a stale worker": (checkpoint, None, 1, {}),
+}
+
+Q, R, W, RUN = Status.QUEUED, Status.RETRY, Status.WAITING_FOR_APPROVAL, Status.RUNNING
+SUCCEEDED, FAILED, DEAD, CANCELLED = Status.SUCCEEDED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED
+
+# In which situation a job is, as status and what is special about it, and where each act takes it; none is missing:
+# whatever is not here changes nothing.
+MOVES: dict[tuple[Status, str], dict[str, Status]] = {
+    (Q, ""): {"claim": RUN, "cancel": CANCELLED, "cancel by force": CANCELLED, "pass deadline": CANCELLED, "edit": Q},
+    (R, ""): {"claim": RUN, "cancel": CANCELLED, "cancel by force": CANCELLED, "pass deadline": FAILED, "edit": R},
+    (W, ""): {
+        "cancel": CANCELLED, "cancel by force": CANCELLED, "pass deadline": FAILED, "approve": Q, "deny": FAILED,
+        "expire a day later": FAILED,
+    },
+    (RUN, ""): {
+        "complete": SUCCEEDED, "fail": R, "fail for good": FAILED, "release": Q, "cancel": RUN,
+        "cancel by force": CANCELLED, "revoke": R, "expire": R, "expire a day later": R, "open gate": W,
+    },
+    (RUN, "last attempt"): {
+        "complete": SUCCEEDED, "fail": DEAD, "fail for good": FAILED, "release": Q, "cancel": RUN,
+        "cancel by force": CANCELLED, "revoke": DEAD, "expire": DEAD, "expire a day later": DEAD, "open gate": W,
+    },
+    (RUN, "cancel requested"): {
+        "complete": SUCCEEDED, "fail": CANCELLED, "fail for good": FAILED, "release": CANCELLED,
+        "cancel ack": CANCELLED, "cancel by force": CANCELLED, "revoke": CANCELLED, "expire": CANCELLED,
+        "expire a day later": CANCELLED,
+    },
+    (RUN, "released too often"): {
+        "complete": SUCCEEDED, "fail": R, "fail for good": FAILED, "release": R, "cancel": RUN,
+        "cancel by force": CANCELLED, "revoke": R, "expire": R, "expire a day later": R, "open gate": W,
+    },
+    (RUN, "released too often, last attempt"): {
+        "complete": SUCCEEDED, "fail": DEAD, "fail for good": FAILED, "release": DEAD, "cancel": RUN,
+        "cancel by force": CANCELLED, "revoke": DEAD, "expire": DEAD, "expire a day later": DEAD, "open gate": W,
+    },
+    (SUCCEEDED, ""): {},
+    (FAILED, ""): {},
+    (DEAD, ""): {},
+    (CANCELLED, ""): {},
+}  # fmt: skip
+
+
+async def situation(desk: Desk, door: Door, status: Status, special: str, **fields: Any) -> Job:
+    if "last attempt" in special:
+        fields["max_attempts"] = 1
+    job = await job_in(desk, door, status, **fields)
+    if "cancel requested" in special:
+        await desk.do(cancel(job.id))
+    if "released too often" in special:
+        await move(door, job, status, desk.clock.now, releases=MAX_RELEASES)
+    return await desk.job(job.id)
+
+
+@pytest.mark.parametrize(("status", "special"), MOVES, ids=lambda value: value or "plain")
+async def test_each_verb_makes_its_move_or_changes_nothing(
+    desk: Desk, door: Door, status: Status, special: str
+) -> None:
+    for name, (act, verb, seconds, facts) in ACTS.items():
+        deadline = desk.after(facts["delay_before_deadline"]) if facts else None
+        job = await situation(desk, door, status, special, type=name, deadline=deadline)
+        # A worker that finished says again what it said; one that never held it makes something up.
+        holder = job._replace(worker=job.worker or "w1", fence=job.fence or 1)
+        before = await desk.trace(job.id)
+        desk.clock.advance(seconds)
+        await act(desk, holder)
+        after, rows = await desk.trace(job.id)
+        target = MOVES[status, special].get(name)
+        if target is None:
+            assert (after, rows) == before, name
+        else:
+            assert (rows[-1].from_status, rows[-1].to_status, rows[-1].verb) == (status, target, verb), name
+            assert rows[:-1] == before[1], name
+            assert (after.status, after.version) == (target, job.version + 1), name
+            assert verb in EDGES[status, target], name
+    await desk.verify()
+
+
+def test_every_edge_that_has_a_verb_is_made_by_it() -> None:
+    made = {(status, target, ACTS[name][1]) for (status, _), moves in MOVES.items() for name, target in moves.items()}
+    table = {(origin, target, verb) for (origin, target), verbs in EDGES.items() for verb in verbs if origin}
+    assert made == table
+
+
+def test_every_status_is_tried() -> None:
+    assert {status for status, _ in MOVES} == set(Status)

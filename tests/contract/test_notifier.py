@@ -1,0 +1,73 @@
+"""The bell of a PostgreSQL database, as its connections come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from interlock.storage.postgres.hosts import Nodes
+from interlock.storage.postgres.notify import CHANNEL, Bell
+from tests.support.eventually import PATIENCE_SECONDS, eventually
+from tests.support.postgres import Postgres
+from tests.support.stores import APP_LOGIN
+
+SOMEBODY_ELSE = -1
+
+
+async def test_a_ring_that_is_heard_as_the_connection_is_closed_is_a_ring(
+    database: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = Nodes.connect
+    made: list[Any] = []
+
+    async def remembered(nodes: Nodes, **options: Any) -> Any:
+        made.append(await connect(nodes, **options))
+        return made[-1]
+
+    async def listens() -> bool:
+        return bool(made) and CHANNEL in made[0]._listeners
+
+    monkeypatch.setattr(Nodes, "connect", remembered)
+    wrong: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+    bell = Bell(postgres.dsn(database, user=APP_LOGIN))
+    try:
+        rung = bell.event("acme")
+        await eventually(listens)
+        made[0]._process_notification(SOMEBODY_ELSE, CHANNEL, "")
+        made[0].terminate()
+        await asyncio.wait_for(rung.wait(), PATIENCE_SECONDS)
+    finally:
+        await bell.close()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("payload", ["", "{", '"acme"', "[1]"])
+async def test_a_ring_that_names_nobody_is_for_everybody(payload: str) -> None:
+    bell = Bell("postgresql:///nowhere")
+    rung = bell._signal.event("acme")
+    bell._hear(0, None, SOMEBODY_ELSE, CHANNEL, payload)
+    assert rung.is_set()
+
+
+@pytest.mark.parametrize("many", [1, 5000])
+async def test_a_ring_for_more_tenants_than_can_be_named_reaches_them_all(
+    database: str, postgres: Postgres, many: int
+) -> None:
+    here, there = Bell(postgres.dsn(database, user=APP_LOGIN)), Bell(postgres.dsn(database, user=APP_LOGIN))
+    names = [f"tenant-{i}" for i in range(many)]
+    waiting = [there.event(name) for name in names]
+    try:
+
+        async def all_heard() -> bool:
+            for name in names:  # a hint may be lost while a listener is still connecting
+                here.ring(name)
+            await asyncio.sleep(0.05)
+            return all(rung.is_set() for rung in waiting)
+
+        await eventually(all_heard)
+    finally:
+        await here.close()
+        await there.close()

@@ -1,0 +1,129 @@
+"""What the clock does by itself, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+
+from interlock.domain.lifecycle import Status
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import Principal
+from interlock.engine.engine import Engine
+from interlock.engine.maintenance import MOST_STEPS, Chore, in_steps
+from interlock.errors import Unavailable
+from interlock.wire import job_request
+from tests.support.eventually import eventually
+from tests.support.stores import ManualClock
+
+
+async def test_a_sweep_ends_expired_leases_of_every_tenant(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    for tenant in ("acme", "other", "third"):
+        await interlock_engine.jobs.enqueue(who._replace(tenant=tenant), job_request({"type": "t"}))
+        await interlock_engine.leases.claim(tenant, ClaimAsk("w", lease_seconds=10))
+    assert (await interlock_engine.upkeep.sweep()).leases == 0
+    clock.advance(10)
+    assert (await interlock_engine.upkeep.sweep()).leases == 3
+    assert (await interlock_engine.upkeep.sweep()).leases == 0
+
+
+async def test_a_sweep_takes_more_than_one_batch(interlock_engine: Engine, who: Principal, clock: ManualClock) -> None:
+    await interlock_engine.jobs.enqueue_batch(who, [job_request({"type": "t"}) for _ in range(900)])
+    for _ in range(9):
+        await interlock_engine.leases.claim("acme", ClaimAsk("w", limit=100, lease_seconds=10))
+    clock.advance(11)
+    assert (await interlock_engine.upkeep.sweep()).leases == 900
+
+
+async def test_two_sweeps_at_once_do_the_work_once(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t", "max_attempts": 1}))
+    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w", lease_seconds=10))
+    clock.advance(11)
+    await asyncio.gather(interlock_engine.upkeep.sweep(), interlock_engine.upkeep.sweep())
+    history = await interlock_engine.reads.history("acme", job.id)
+    assert [row.to_status for row in history] == [Status.QUEUED, Status.RUNNING, Status.DEAD_LETTER]
+
+
+async def test_upkeep_in_the_background_needs_no_claimer(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
+    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w", lease_seconds=10))
+    clock.advance(11)
+    interlock_engine.upkeep.start()
+
+    async def is_retried() -> bool:
+        return (await interlock_engine.reads.job("acme", job.id)).status is Status.RETRY
+
+    await eventually(is_retried)
+
+
+async def test_a_chore_that_hangs_holds_up_no_other(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    begun = asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    interlock_engine.upkeep.chores.insert(0, Chore("hangs", 0.01, hang))
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
+    (job,) = await interlock_engine.leases.claim("acme", ClaimAsk("w", lease_seconds=10))
+    interlock_engine.upkeep.start()
+    await begun.wait()
+    clock.advance(11)
+
+    async def is_retried() -> bool:
+        return (await interlock_engine.reads.job("acme", job.id)).status is Status.RETRY
+
+    await eventually(is_retried)
+
+
+async def test_a_chore_that_fails_is_done_again(interlock_engine: Engine) -> None:
+    tries = 0
+
+    async def fail() -> None:
+        nonlocal tries
+        tries += 1
+        raise (Unavailable("gone for a while") if tries % 2 else ValueError("a bad row"))
+
+    interlock_engine.upkeep.chores.append(Chore("fails", 0.001, fail))
+    interlock_engine.upkeep.start()
+
+    async def tried_often() -> bool:
+        return tries >= 6
+
+    await eventually(tried_often)
+
+
+async def test_steps_go_on_until_one_finds_nothing_and_not_for_ever() -> None:
+    left = 7
+
+    async def step() -> int:
+        nonlocal left
+        some = min(left, 3)
+        left -= some
+        return some
+
+    assert await in_steps(step) == 7
+
+    async def endless() -> int:
+        return 3
+
+    assert await in_steps(endless) == 3 * MOST_STEPS
+
+
+async def test_old_claims_are_forgotten_once_their_jobs_no_longer_run(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    await interlock_engine.jobs.enqueue(who, job_request({"type": "t"}))
+    await interlock_engine.leases.claim("acme", ClaimAsk("w", claim_id="a", lease_seconds=3600))
+    await interlock_engine.leases.claim("acme", ClaimAsk("w", claim_id="empty"))  # nothing to remember
+    clock.advance(3601)
+    assert await interlock_engine.upkeep.forget_claims() == 0
+    await interlock_engine.upkeep.sweep()
+    clock.advance(3601)
+    assert await interlock_engine.upkeep.forget_claims() == 1

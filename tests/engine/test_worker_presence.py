@@ -1,0 +1,233 @@
+"""Claims leave a trace of who asks: rarely, beside the claim, and never in its way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from interlock.domain.explain import Clause
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import Principal
+from interlock.domain.worker_presence import LATELY_SECONDS, Sighting, wanted
+from interlock.engine.engine import Engine
+from interlock.engine.leases import Leases
+from interlock.engine.worker_presence import MOST_ASKS, NOTE_EVERY_SECONDS, Workers
+from interlock.errors import Invalid, NotFound, Unavailable
+from interlock.storage.contract import Store
+from interlock.wire import LIMITS, JobRequest
+from interlock.wire.encode import worker_to_dict
+from tests.support.eventually import eventually
+from tests.support.stores import ManualClock
+
+
+class Notebook:
+    """A store that is watched: what was noted, in order."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.notes: list[tuple[str, list[Sighting]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
+        await self._store.note_workers(tenant, sightings)
+        self.notes.append((tenant, list(sightings)))
+
+
+class Time:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def notebook(store: Store) -> Notebook:
+    return Notebook(store)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def workers(notebook: Notebook, time: Time) -> Workers:
+    return Workers(cast(Store, notebook), clock=time)
+
+
+async def test_a_worker_is_noted_once_in_a_while_however_often_it_asks(
+    workers: Workers, notebook: Notebook, time: Time
+) -> None:
+    for _ in range(100):
+        workers.note("t", ClaimAsk("w1"))
+        await workers.stop()
+        time.now += NOTE_EVERY_SECONDS / 25
+    assert len(notebook.notes) == 4
+    assert notebook.notes[0] == ("t", [Sighting("w1", (wanted(ClaimAsk("w1")),))])
+
+
+async def test_workers_that_ask_together_are_noted_together_tenant_by_tenant(
+    workers: Workers, notebook: Notebook
+) -> None:
+    for tenant, name in (("t", "w1"), ("u", "w1"), ("t", "w2")):
+        workers.note(tenant, ClaimAsk(name))
+    await workers.stop()
+    assert [(tenant, [s.worker for s in seen]) for tenant, seen in notebook.notes] == [
+        ("t", ["w1", "w2"]),
+        ("u", ["w1"]),
+    ]
+
+
+async def test_everything_a_worker_asked_for_lately_is_noted_and_what_it_no_longer_asks_for_is_not(
+    workers: Workers, notebook: Notebook, time: Time
+) -> None:
+    mail, render = ClaimAsk("w1", types=frozenset({"mail"})), ClaimAsk("w1", types=frozenset({"render"}), limit=9)
+    for ask in (mail, render):
+        workers.note("t", ask)
+    await workers.stop()
+    time.now += NOTE_EVERY_SECONDS
+    workers.note("t", render)
+    await workers.stop()
+    assert set(notebook.notes[-1][1][0].asks) == {wanted(mail), wanted(render)}
+    time.now += LATELY_SECONDS - NOTE_EVERY_SECONDS
+    workers.note("t", render)
+    await workers.stop()
+    assert notebook.notes[-1][1][0].asks == (wanted(render),)
+
+
+async def test_what_a_worker_has_not_asked_for_before_is_noted_at_once(workers: Workers, notebook: Notebook) -> None:
+    mail, render = ClaimAsk("w1", types=frozenset({"mail"})), ClaimAsk("w1", types=frozenset({"render"}))
+    for ask in (mail, mail, render, render):
+        workers.note("t", ask)
+        await workers.stop()
+    assert [seen[0].asks for _, seen in notebook.notes] == [(wanted(mail),), (wanted(mail), wanted(render))]
+
+
+async def test_of_a_worker_that_asks_for_ever_other_things_the_last_few_are_noted(
+    workers: Workers, notebook: Notebook, time: Time
+) -> None:
+    for n in range(50):
+        time.now += 1
+        workers.note("t", ClaimAsk("w1", types=frozenset({f"type-{n}"})))
+        await workers.stop()
+    assert max(len(seen[0].asks) for _, seen in notebook.notes) == MOST_ASKS
+
+
+async def test_a_claim_for_no_types_deletes_the_worker_and_repeated_ones_cost_nothing(
+    workers: Workers, notebook: Notebook
+) -> None:
+    workers.note("t", ClaimAsk("w1"))
+    for _ in range(3):
+        workers.note("t", ClaimAsk("w1", types=frozenset()))
+        await workers.stop()
+    assert [seen[0] for _, seen in notebook.notes] == [Sighting("w1", ())]
+    assert await workers.seen("t") == []
+    workers.note("t", ClaimAsk("w1"))
+    await workers.stop()
+    assert [one.name for one in await workers.seen("t")] == ["w1"]
+
+
+async def test_every_claim_is_seen_an_empty_one_too(interlock_engine: Engine, who: Principal) -> None:
+    engine = interlock_engine
+    assert await engine.leases.claim(who.tenant, ClaimAsk("w1", capabilities=frozenset({"gpu"}))) == []
+
+    async def noted() -> bool:
+        return bool(await engine.workers.seen(who.tenant))
+
+    await eventually(noted)
+    (seen,) = await engine.workers.seen(who.tenant)
+    shown = worker_to_dict(seen)
+    assert (shown["name"], shown["running"], shown["jobs"]) == ("w1", 0, [])
+    assert shown["asks"] == [{"types": None, "repositories": None, "capabilities": ["gpu"], "affinity_keys": []}]
+    assert shown["last_seen_at"] == shown["first_seen_at"] == "2027-01-15T08:00:00.000000Z"
+
+
+async def test_a_claim_goes_on_when_noting_fails_or_hangs(
+    interlock_engine: Engine, who: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.engine.worker_presence.LAST_NOTES_SECONDS", 0.01)
+    engine = interlock_engine
+    id = (await engine.jobs.enqueue(who, JobRequest(type="work"))).id
+
+    class Broken:
+        """A store whose notes cannot be written; the rest is real."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine.store, name)
+
+        async def note_workers(self, tenant: str, sightings: Sequence[Sighting]) -> None:
+            if sightings[0].worker == "w2":
+                await asyncio.Event().wait()
+            raise Unavailable("no room")
+
+    other = Engine(cast(Store, Broken()))
+    (job,) = await other.leases.claim(who.tenant, ClaimAsk("w1"))
+    assert job.id == id
+    await other.workers.stop()
+    assert await other.leases.claim(who.tenant, ClaimAsk("w2")) == []
+    await other.workers.stop()  # does not wait for ever
+    assert [seen.name for seen in await engine.workers.seen(who.tenant)] == ["w1"]
+
+
+async def test_upkeep_forgets_who_has_not_been_here_for_a_day(
+    interlock_engine: Engine, who: Principal, clock: ManualClock
+) -> None:
+    engine = interlock_engine
+    await engine.store.note_workers(who.tenant, [Sighting("w1", (wanted(ClaimAsk("w1")),))])
+    clock.advance(86_401)
+    (chore,) = [chore for chore in engine.upkeep.chores if chore.name == "workers"]
+    assert await chore.run() == 1
+    assert await engine.workers.seen(who.tenant) == []
+
+
+async def test_a_page_of_workers_is_bounded(interlock_engine: Engine, who: Principal) -> None:
+    for limit in (0, 201):
+        with pytest.raises(Invalid):
+            await interlock_engine.workers.seen(who.tenant, limit=limit)
+
+
+async def test_why_is_answered_with_the_clause_that_decides_and_unknown_jobs_are_not_found(
+    interlock_engine: Engine, who: Principal
+) -> None:
+    engine = interlock_engine
+    id = (await engine.jobs.enqueue(who, JobRequest(type="work", delay_seconds=60))).id
+    told = await engine.why.of(who.tenant, id.upper())
+    assert told.clause is Clause.DUE_LATER
+    assert told.to_dict() == {
+        "clause": "due_later",
+        "message": "it is due at 2027-01-15T08:01:00.000000Z",
+        "details": {"run_at": "2027-01-15T08:01:00.000000Z"},
+        "also": [
+            {
+                "clause": "no_worker_for_type",
+                "message": "no worker seen in the last 60 s takes jobs of type work",
+                "details": {"type": "work", "workers_seen": 0},
+            }
+        ],
+    }
+    for tenant, job_id in (("other", id), (who.tenant, "nonsense"), (who.tenant, id[:-1] + "f0"[id[-1] == "f"])):
+        with pytest.raises(NotFound):
+            await engine.why.of(tenant, job_id)
+
+
+async def test_a_claim_that_waits_keeps_its_worker_in_sight(store: Store, clock: ManualClock, time: Time) -> None:
+    workers = Workers(store, clock=time)
+    leases = Leases(store, LIMITS, noticed=workers.note)
+    enough = asyncio.Event()
+    waiting = asyncio.create_task(leases.claim("t", ClaimAsk("w1"), wait_seconds=60, enough=enough))
+    for _ in range(3):
+
+        async def noted(now: int = clock.now) -> bool:
+            return [seen.last_seen_at for seen in await workers.seen("t")] == [now]
+
+        await eventually(noted)
+        clock.advance(NOTE_EVERY_SECONDS)
+        time.now += NOTE_EVERY_SECONDS
+    enough.set()
+    assert await waiting == []
+    await workers.stop()

@@ -1,0 +1,67 @@
+"""SIGKILL between the steps of a gate, and within them: each gate is closed once, and what was decided is what happens."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+from tests.process.conftest import FAST, Judge
+from tests.process.crash_rounds import VERBS, Ledger, finish_what_is_left, listen, rounds_in_a_process
+from tests.process.test_kills import AHEAD, LONGEST_WAIT, orphans_gone
+from tests.support.workers import Member
+
+KILLS: Final = 24 if FAST else 72
+
+Property = Callable[[str, object], None]
+
+
+async def test_a_process_killed_between_the_steps_of_a_gate_loses_no_decision_and_makes_none_twice(
+    judge: Judge, record_property: Property
+) -> None:
+    await listen(judge.store)
+    ledger = Ledger()
+    moments: Counter[str] = Counter()
+    numbers = itertools.count(1)
+    waiting: deque[Member] = deque()
+    dice = random.Random()
+    try:
+        for kill in range(KILLS):
+            while len(waiting) < AHEAD:
+                waiting.append(Member(rounds_in_a_process, judge.place, next(numbers)))
+            member = waiting.popleft()
+            moments[kill_in(member, VERBS[kill % len(VERBS)], ledger, dice)] += 1
+            member.close()
+    finally:
+        for member in waiting:
+            member.close()
+    if judge.place.engine == "postgres":
+        await orphans_gone(judge)
+    gates = await ledger.compare(judge)
+    ends = await finish_what_is_left(judge)
+    await ledger.compare(judge)
+    line = (
+        f"{judge.place.engine}: {KILLS} kills: {dict(sorted(moments.items()))}; {ledger.answers} calls answered; "
+        f"gates: {dict(gates)}; ends: {dict(ends)}"
+    )
+    print(line)
+    record_property("gate_kills", line)
+    assert gates["open"] < gates.total(), gates
+    assert ends["succeeded"]
+
+
+def kill_in(member: Member, verb: str, ledger: Ledger, dice: random.Random) -> str:
+    """Let it work until it begins a certain call, and kill it a moment later; where it was then."""
+    assert member.receive() is None
+    member.pipe.send("go")
+    last = ("before", "start")
+    while last != ("before", verb):
+        when, what, facts = member.receive()
+        ledger.note(when, what, facts)
+        last = (when, what)
+    for when, what, facts in member.kill_within(dice.uniform(0, LONGEST_WAIT)):
+        ledger.note(when, what, facts)
+        last = (when, what)
+    return f"in {last[1]}" if last[0] == "before" else f"after {last[1]}"

@@ -1,0 +1,195 @@
+"""Workers of agents with limits, and the database itself, killed at any moment: no place is lost, and none given twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from interlock.domain.decide import Cancel, Complete, Expire, Order
+from interlock.domain.policy import ClaimAsk
+from interlock.errors import Unavailable
+from interlock.storage.contract import Store
+from tests.process.acts import TENANT
+from tests.process.concurrency import (
+    HOT,
+    Cut,
+    Log,
+    Stay,
+    agent,
+    check_used,
+    clock,
+    moment,
+    nothing_is_left,
+    register,
+    some_end,
+    some_jobs,
+)
+from tests.process.conftest import FAST, Judge
+from tests.process.test_kills import orphans_gone
+from tests.support.postgres import PostgresServer
+from tests.support.stores import APP_LOGIN, TEMPLATE, make_template
+from tests.support.workers import Member, Place, until
+
+KILLS: Final = 12 if FAST else 36
+WORKERS: Final = 3
+LEASE_SECONDS: Final = 0.4
+LONGEST_LIFE: Final = 0.15  # between the first grant of a worker and its death
+
+Property = Callable[[str, object], None]
+
+
+async def work(store: Store, name: str, tell: Callable[[Any], None]) -> None:
+    """Claim and finish without end, telling what is held before anything is done about it."""
+    dice = random.Random()
+    while True:
+        with suppress(Unavailable):  # the server was killed: what was held is lost, or finished, or still held
+            asked = clock()
+            jobs = await store.claim(TENANT, ClaimAsk(name, limit=dice.choice((1, 3, 10)), lease_seconds=LEASE_SECONDS))
+            got = clock()
+            await moment(dice, 0.005)
+            orders: list[Order] = [order for job in jobs if (order := some_end(dice, job, name)) is not None]
+            gave = min(clock(), asked + LEASE_SECONDS)
+            stays = [Stay(job.agent_id or "", job.id, job.fence, asked, got, gave) for job in jobs]
+            tell((stays, [Cut(order.id, clock(), inf) for order in orders if isinstance(order, Cancel)]))
+            await store.carry_out(TENANT, orders)
+
+
+def work_in_a_process(pipe: Connection, place: Place, name: str) -> None:
+    async def start() -> None:
+        while True:
+            with suppress(Unavailable):  # it may be down before this one is up
+                await work(await place.open(size=1), name, pipe.send)
+
+    asyncio.run(start())
+
+
+class Shift:
+    """Workers who come and go, and the log of what they told."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.stays: list[Stay] = []
+        self.cuts: list[Cut] = []
+        self.started = 0
+        self.members: list[Member] = []
+        for _ in range(WORKERS):
+            self.hire()
+
+    def hire(self) -> None:
+        self.started += 1
+        self.members.append(Member(work_in_a_process, self.place, f"w{self.started}"))
+
+    def hear(self, member: Member) -> None:
+        """What it has told until now; a message it died over is none."""
+        with suppress(EOFError, OSError):
+            while member.pipe.poll(0):
+                stays, cuts = member.pipe.recv()
+                self.stays += stays
+                self.cuts += cuts
+
+    async def at_work(self) -> None:
+        """Until somebody has been granted something from now on."""
+        before = len(self.stays)
+
+        async def heard() -> bool:
+            for member in self.members:
+                self.hear(member)
+            return len(self.stays) > before
+
+        await until(heard, "somebody is granted a job")
+
+    def kill(self, number: int) -> None:
+        member = self.members.pop(number)
+        member.signal(signal.SIGKILL)
+        member.wait()
+        self.hear(member)
+        member.close()
+
+    def log(self) -> Log:
+        return Log(self.stays, {}, self.cuts)
+
+    def close(self) -> None:
+        while self.members:
+            self.kill(0)
+
+
+async def finish_what_is_left(judge: Judge) -> None:
+    """With nobody else about, one worker ends everything there is once the leases of the dead have run out."""
+
+    async def all_ended() -> bool:
+        for due in await judge.store.due_leases(1000):
+            await judge.store.carry_out(due.tenant, [Expire(due.job_id)])
+        jobs = await judge.store.claim(TENANT, ClaimAsk("last", limit=100))
+        await judge.store.carry_out(TENANT, [Complete(job.id, job.fence, "last") for job in jobs])
+        counts = await judge.store.stats(TENANT)
+        return not jobs and not any(q.ready + q.delayed + q.blocked + q.in_progress for q in counts)
+
+    await until(all_ended, "every job has ended")
+
+
+async def judged(judge: Judge, log: Log) -> None:
+    """Right after the last death, and when all is done."""
+    await check_used(judge)
+    await finish_what_is_left(judge)
+    await nothing_is_left(judge)
+    await check_used(judge)
+    await judge.check(histories=False, integrity=True)
+    most = {number: log.most_held_at_once(str(number)) for number in range(HOT)}
+    assert {n: held for n, held in most.items() if held > (agent(n).max_concurrency or HOT)} == {}
+
+
+async def test_killed_workers_leave_no_place_taken_and_none_given_twice(
+    judge: Judge, record_property: Property
+) -> None:
+    dice = random.Random()
+    await register(judge.store)
+    shift = Shift(judge.place)
+    try:
+        for _ in range(KILLS):
+            await judge.store.enqueue(TENANT, some_jobs(dice, 40))
+            await shift.at_work()
+            await moment(dice, LONGEST_LIFE)
+            shift.kill(dice.randrange(WORKERS))
+            await check_used(judge)
+            shift.hire()
+    finally:
+        shift.close()
+    if judge.place.engine == "postgres":
+        await orphans_gone(judge)
+    await judged(judge, shift.log())
+    line = f"{judge.place.engine}: {KILLS} workers killed, {len(shift.stays)} grants"
+    print(line)
+    record_property("line_kills", line)
+
+
+async def test_the_death_of_postgresql_leaves_no_place_taken_and_none_given_twice() -> None:
+    with PostgresServer() as server:
+        await make_template(server)
+        place = Place("postgres", server.dsn(TEMPLATE, user=APP_LOGIN))
+        dice = random.Random()
+        store = await place.open()
+        await register(store)
+        await store.enqueue(TENANT, some_jobs(dice, 600))
+        await store.close()
+        shift = Shift(place)
+        try:
+            await shift.at_work()
+            await moment(dice, LONGEST_LIFE)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            await shift.at_work()
+        finally:
+            shift.close()
+        store = await place.open()
+        judge = Judge(place, store, server.dsn(TEMPLATE))
+        try:
+            await orphans_gone(judge)
+            await judged(judge, shift.log())
+        finally:
+            await store.close()

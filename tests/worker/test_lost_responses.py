@@ -1,0 +1,177 @@
+"""Answers that are lost on their way: what was granted is neither forgotten nor run twice, what was reported counts once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from interlock.client.protocol import Client, Grant
+from interlock.domain.artifact import File, Holder, Link
+from interlock.domain.decide import Finish
+from interlock.domain.job import Receipt, Refused
+from interlock.domain.lifecycle import Status, Verb
+from interlock.domain.policy import ClaimAsk
+from interlock.domain.principal import local
+from interlock.errors import Indeterminate, Unauthenticated
+from interlock.sdk.context import MOST_UPLOADS, Context
+from interlock.sdk.exceptions import JobFailed
+from interlock.sdk.handle import JobHandle
+from interlock.storage.contract import Store
+from tests.support.apps import TENANT, Lodger, StoreApp
+
+
+class Lossy(Lodger):
+    """Does everything it is asked, but loses the answer of the first claims and reports."""
+
+    claims_to_lose = 0
+    reports_to_lose = 0
+    attaches_to_lose = 0
+    hangs = False
+    trouble: Exception | None = None  # met by whoever asks again for what was lost
+    lost: asyncio.Event
+
+    async def claim(self, ask: ClaimAsk, *, wait_seconds: float = 0.0) -> list[Grant]:
+        if self.trouble is not None and self.lost.is_set():
+            trouble = self.trouble
+            if isinstance(trouble, OSError):
+                self.trouble = None
+            raise trouble
+        grants = await super().claim(ask, wait_seconds=wait_seconds)
+        if grants and self.claims_to_lose:
+            self.claims_to_lose -= 1
+            self.lost.set()
+            if self.hangs:
+                await asyncio.Event().wait()
+            raise Indeterminate("the connection broke")
+        return grants
+
+    async def finishes(self, orders: Sequence[Finish]) -> list[Receipt | Refused]:
+        answers = await super().finishes(orders)
+        if self.reports_to_lose:
+            self.reports_to_lose -= 1
+            raise Indeterminate("the connection broke")
+        return answers
+
+    async def attach(self, holder: Holder, thing: File | Link) -> str:
+        if self.attaches_to_lose:
+            self.attaches_to_lose -= 1
+            raise Indeterminate("the connection broke")
+        return "attached"
+
+
+@pytest.fixture
+def client(store: Store) -> Lossy:
+    made = Lossy(StoreApp(store).engine, local(TENANT))
+    made.lost = asyncio.Event()
+    return made
+
+
+@pytest.fixture
+def app(store: Store, client: Lossy) -> StoreApp:
+    async def connect() -> Client:
+        return client
+
+    made = StoreApp(store)
+    made.connect_by(connect)
+    return made
+
+
+async def test_a_claim_whose_answer_was_lost_is_asked_for_again_and_runs_once(app: StoreApp, client: Lossy) -> None:
+    runs = []
+
+    @app.task
+    async def count(n: int) -> None:
+        runs.append(n)
+
+    client.claims_to_lose = 3
+    handles = await count.enqueue_many([{"n": n} for n in range(5)])
+    await app.drain(concurrency=5)
+    assert sorted(runs) == [0, 1, 2, 3, 4]
+    for handle in handles:
+        assert [row.verb for row in await handle.history()] == [Verb.ENQUEUE, Verb.CLAIM, Verb.COMPLETE]
+
+
+async def test_a_worker_that_is_stopped_while_it_waits_for_a_claim_hands_back_what_was_granted(
+    app: StoreApp, client: Lossy
+) -> None:
+    @app.task
+    async def never() -> None:
+        raise AssertionError("it was not heard of")
+
+    client.claims_to_lose, client.hangs = 1, True
+    handle = await never.enqueue()
+    worker = app.worker()
+    running = asyncio.create_task(worker.run())
+    await client.lost.wait()
+    other = await never.enqueue()
+    worker.stop()
+    assert await running == 0
+    job = await app.job(handle.id)
+    assert (job.status, job.attempt, job.releases) == (Status.QUEUED, 1, 1)
+    assert (await app.job(other.id)).version == 1
+
+
+@pytest.mark.parametrize("trouble", [OSError("a driver's own"), Unauthenticated()], ids=["odd", "hopeless"])
+async def test_a_worker_that_cannot_ask_what_it_was_granted_still_hands_back_all_else_it_holds(
+    app: StoreApp, client: Lossy, trouble: Exception
+) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def long() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    held = await long.enqueue()
+    worker = app.worker(concurrency=2, grace_seconds=0)
+    running = asyncio.create_task(worker.run())
+    await started.wait()
+    client.claims_to_lose, client.hangs, client.trouble = 1, True, trouble
+    lost = await long.enqueue()
+    await client.lost.wait()
+    worker.stop()
+    assert await running == 1
+    jobs = [await app.job(handle.id) for handle in (held, lost)]
+    assert [(job.status, job.attempt) for job in jobs] == [
+        (Status.QUEUED, 1),
+        (Status.QUEUED if isinstance(trouble, OSError) else Status.RUNNING, 1),
+    ]
+
+
+async def test_a_report_whose_answer_was_lost_is_repeated_and_counts_once(app: StoreApp, client: Lossy) -> None:
+    @app.task
+    async def good() -> int:
+        return 1
+
+    @app.task
+    async def bad() -> None:
+        raise OSError
+
+    client.reports_to_lose = 3
+    handles: list[JobHandle[Any]] = [await good.enqueue(), await bad.enqueue()]
+    assert await app.drain() == 2
+    jobs = [await app.job(handle.id) for handle in handles]
+    assert [(job.status, job.attempt, job.version) for job in jobs] == [
+        (Status.SUCCEEDED, 1, 3),
+        (Status.RETRY, 2, 3),
+    ]
+
+
+async def test_a_file_is_sent_again_when_its_answer_is_lost_but_not_for_ever(app: StoreApp, client: Lossy) -> None:
+    @app.task(max_attempts=1)
+    async def report(ctx: Context) -> str:
+        return await ctx.attach("report", b"large")
+
+    client.attaches_to_lose = MOST_UPLOADS - 1
+    heard = await report.enqueue()
+    await app.drain()
+    assert await heard.result(timeout=0) == "attached"
+    client.attaches_to_lose = MOST_UPLOADS * 2
+    unheard = await report.enqueue()
+    await app.drain()
+    with pytest.raises(JobFailed, match="the connection broke"):
+        await unheard.result(timeout=0)
+    assert client.attaches_to_lose == MOST_UPLOADS
